@@ -1,0 +1,215 @@
+"""Every setting and every limit, once, with unit, default and reason.
+
+Order: command-line flags, then `SENDLATER_*` environment, then the TOML file, then the default.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from sendlater.errors import BadSettings
+
+ENV_PREFIX = "SENDLATER_"
+CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
+SECRET_WORDS = ("password", "secret", "token", "jaas", "credential", "private", "key.pem")
+
+# Limits that are facts of a format or of a machine, not choices of an installation.
+CLAIM_COUNT_MAX = 1_000
+"""Most schedules in one claim: 1,000 of a million hold Redis for 1.7 ms, 10,000 for 18 ms."""
+PARK_COUNT_MAX = 500
+"""Most schedules in one park call: bounds how long one script holds Redis."""
+RELEASE_COUNT_MAX = 500
+"""Most schedules one release call puts back."""
+BATCH_COUNT_MAX = 250_000
+"""Most schedules one batch claims per shard; bounds what a crash can double, and memory."""
+PAGE_COUNT_MAX = 1_000
+"""Most schedules in one page of a list."""
+ID_BYTES_MAX = 512
+"""Longest schedule id: it is stored twice and sent in a header."""
+TOPIC_CHARS_MAX = 249
+"""Kafka's own limit on topic names (org.apache.kafka.common.internals.Topic)."""
+EPOCH_SECONDS_MAX = 100_000_000_000
+"""A larger `scheduler-epoch` (year 5138) is taken for milliseconds and rejected."""
+WAIT_BLOCK_MS_MAX = 1_000
+"""Longest blocking read on Redis; below the client's socket timeout of 5 s."""
+REJECTED_TOPIC_BYTES_MAX = 16 * 1024 * 1024
+"""`max.message.bytes` of a rejected topic we create: it must take what an inbox took."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Inbox(_Model):
+    """A topic that schedules are read from."""
+
+    topic: str
+    dialect: Literal["headers", "envelope"] = "headers"
+
+
+def data_dir() -> Path:
+    """Where the embedded Redis keeps its data, checkpoints live and sockets are."""
+    return Path(platformdirs.user_data_dir("sendlater"))
+
+
+def cache_dir() -> Path:
+    """Where downloaded jars are kept; safe to delete."""
+    return Path(platformdirs.user_cache_dir("sendlater"))
+
+
+class Settings(BaseSettings):
+    """The settings of one installation. Unknown names are refused, wherever they come from."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    space: str = Field("sendlater", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """Key prefix of this installation in Redis; installations with other spaces do not meet."""
+    bootstrap_servers: str = ""
+    """Kafka brokers, `host:port,host:port`. Empty: topics on Redis Streams, for development."""
+    redis: SecretStr = SecretStr("")
+    """Redis URL, `redis://`, `rediss://`, `unix://` or `redis+cluster://`. Empty: own server."""
+    kafka: dict[str, str] = {}
+    """Client settings for every Kafka client, in librdkafka's names (security.protocol, ...)."""
+    kafka_java: dict[str, str] = {}
+    """More settings for Spark's Kafka client alone, in Kafka's Java names; they win."""
+    inboxes: tuple[Inbox, ...] = (
+        Inbox(topic="schedules", dialect="headers"),
+        Inbox(topic="envelopes", dialect="envelope"),
+    )
+    """Topics to read schedules from, each with the dialect it is written in."""
+    rejected_topic: str = "rejected"
+    """Where records go that cannot be scheduled, with the reason in headers."""
+    keep_input_headers: bool = False
+    """Leave scheduler-epoch and the other control headers on delivered records (S1's code does)."""
+    max_delay_days: int = Field(3_660, gt=0)
+    """Schedules further away than this are rejected: usually a wrong unit. Ten years."""
+    max_payload_bytes: int = Field(1_000_000, gt=0)
+    """Larger payloads are rejected. Kafka's default record limit is 1,048,588 bytes."""
+    create_topics: bool = True
+    """Create missing inboxes and the rejected topic at start."""
+    topic_partitions: int = Field(4, gt=0, le=1_000)
+    """Partitions of topics we create."""
+    shards: int = Field(2, gt=0, le=64)
+    """Parts of the pending store; fixed for the life of a space. One delivery task each per lane."""
+    lanes: int = Field(2, ge=2, le=8)
+    """Delivery queries that overlap; two hide each other's pauses."""
+    window_ms: int = Field(2_000, ge=500, le=60_000)
+    """How long one delivery batch lasts: shorter doubles less after a crash, longer costs less."""
+    idle_window_ms: int = Field(10_000, ge=500, le=60_000)
+    """The same when nothing is due soon."""
+    poll_ms: int = Field(2, ge=1, le=1_000)
+    """Pause between two claims of one task while schedules keep falling due."""
+    claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
+    """Most schedules taken in one claim."""
+    intake_rows: int = Field(200_000, gt=0)
+    """Most records one intake batch reads."""
+    intake_slots: int = Field(2, gt=0, le=64)
+    """Task slots kept for intake on a local Spark, besides lanes x shards."""
+    linger_ms: int = Field(2, ge=0, le=1_000)
+    """`linger.ms` of the delivering producer."""
+    spark_master: str = ""
+    """Spark master URL. Empty: local, with as many slots as the queries need."""
+    spark: dict[str, str] = {}
+    """More Spark settings, by their full names."""
+    topics_retention_ms: int = Field(7 * 24 * 3_600_000, gt=0)
+    """Age at which records leave topics on Redis."""
+    topics_length_max: int = Field(1_000_000, gt=0)
+    """Most records one partition of a topic on Redis keeps."""
+    stop_timeout_ms: int = Field(30_000, gt=0)
+    """Longest a graceful stop waits for the lanes to finish their batch."""
+    restart_delay_ms_max: int = Field(10_000, gt=0)
+    """Longest pause before a failed query is started again; the first is 500 ms, then doubled."""
+    metrics_addr: str = ""
+    """`host:port` of Prometheus metrics; empty: none."""
+    data_dir: Path = Field(default_factory=data_dir)
+    """Data of the embedded Redis, and scratch checkpoints."""
+    cache_dir: Path = Field(default_factory=cache_dir)
+    """Downloaded jars."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        topics = [inbox.topic for inbox in self.inboxes]
+        if not topics:
+            raise ValueError("inboxes: expected at least one topic, got none")
+        if len(set(topics)) != len(topics):
+            raise ValueError(f"inboxes: expected each topic once, got {topics}")
+        if self.rejected_topic in topics:
+            raise ValueError(f"rejected_topic: {self.rejected_topic!r} is an inbox too")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, environment, file: the file arrives through `load` as a source of its own."""
+        return init_settings, env_settings, _FileSettings(settings_cls)
+
+    @property
+    def on_kafka(self) -> bool:
+        """Whether records are carried by Kafka; otherwise by topics on Redis."""
+        return bool(self.bootstrap_servers)
+
+    def shown(self) -> dict[str, Any]:
+        """The effective settings as plain JSON values, secrets hidden."""
+        return _hide(self.model_dump(mode="json"))
+
+
+class _FileSettings(PydanticBaseSettingsSource):
+    """The TOML file named by SENDLATER_CONFIG, or ./sendlater.toml where there is one."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError
+
+    def __call__(self) -> dict[str, Any]:
+        named = os.environ.get(CONFIG_FILE_VARIABLE, "")
+        path = Path(named or "sendlater.toml")
+        if not named and not path.exists():
+            return {}
+        try:
+            return tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise BadSettings(f"cannot read the settings file {path}: {error}") from error
+
+
+def load(**flags: Any) -> Settings:
+    """The effective settings; flags that are None count as not given.
+
+    Raises BadSettings, in words, for unknown names and values out of range.
+    """
+    known = {(ENV_PREFIX + name).upper() for name in Settings.model_fields}
+    for name in os.environ:
+        if name.startswith(ENV_PREFIX) and name != CONFIG_FILE_VARIABLE:
+            field = name.partition("__")[0].upper()
+            if field not in known:
+                raise BadSettings(f"unknown setting in the environment: {name}")
+    try:
+        return Settings(**{k: v for k, v in flags.items() if v is not None})
+    except ValidationError as error:
+        told = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']) or 'settings'}: {e['msg']}"
+            for e in error.errors(include_input=False, include_url=False)
+        )
+        raise BadSettings(told) from error
+
+
+def _hide(value: Any, name: str = "") -> Any:
+    """`value` without secrets: passwords in URLs, and whatever has a secret's name."""
+    if isinstance(value, dict):
+        return {k: _hide(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_hide(v, name) for v in value]
+    if value and any(word in name.lower() for word in SECRET_WORDS):
+        return "**********"
+    return value

@@ -1,0 +1,88 @@
+"""The nouns: a Record is what a broker carries, a Schedule is a Record with an id and a due time."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+DUE_MS_MAX = 2**53 - 1
+"""Largest due time: scores in Redis are float64, exact up to here (year 287396)."""
+
+Headers = list[tuple[str, bytes | None]]
+"""Record headers in order; names may repeat, a value may be null (KIP-82)."""
+
+
+class State(StrEnum):
+    """Where a schedule is. The same words in keys, API and metrics."""
+
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    DELIVERED = "delivered"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+
+class Cancelled(StrEnum):
+    """What became of a cancellation."""
+
+    CANCELLED = "cancelled"
+    DELIVERING = "delivering"
+    UNKNOWN = "unknown"
+
+
+class Reason(StrEnum):
+    """Why a record was rejected; the value is in header `sendlater-rejected`."""
+
+    NO_TIME = "no-time"
+    BAD_TIME = "bad-time"
+    MILLISECONDS = "milliseconds"
+    TOO_FAR = "too-far"
+    PAST = "past"
+    NO_TARGET = "no-target"
+    BAD_TARGET = "bad-target"
+    NO_ID = "no-id"
+    ID_TOO_LONG = "id-too-long"
+    TOO_LARGE = "too-large"
+    BAD_ENVELOPE = "bad-envelope"
+    UNKNOWN_TOPIC = "unknown-topic"
+    NOT_AUTHORISED = "not-authorised"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a schedule was read from: a record's place and time on its inbox.
+
+    `position` is the offset on Kafka; on Redis topics it is `ms << 20 | sequence` of the entry id.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a broker carries. `partition` None lets the producer choose."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = field(default_factory=list)
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A promise: publish `record` at or soon after `due_ms`."""
+
+    id: bytes
+    due_ms: int
+    record: Record
+    dialect: str = ""
+    origin: Origin | None = None
+    state: State = State.PENDING
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.due_ms <= DUE_MS_MAX:
+            raise ValueError(f"due_ms must be within 0..{DUE_MS_MAX}, got {self.due_ms}")
+        if not self.id:
+            raise ValueError("id must not be empty")

@@ -39,6 +39,17 @@ WAIT_BLOCK_MS_MAX = 1_000
 """Longest blocking read on Redis; below the client's socket timeout of 5 s."""
 REJECTED_TOPIC_BYTES_MAX = 16 * 1024 * 1024
 """`max.message.bytes` of a rejected topic we create: it must take what an inbox took."""
+TOPIC_WRITE_COUNT_MAX = 1_000
+"""Most records in one pipeline to a topic on Redis: bounds memory and what a retry repeats."""
+TOPIC_CHUNK_BYTES = 8 * 1024 * 1024
+"""Payload at which a pipeline to a topic on Redis is cut, however few its records."""
+
+CLOCK_SKEW_MS_MAX = 100
+"""Clocks of two hosts further apart than this are reported: that much late, or early to others."""
+REDIS_MEMORY_SHARE_MAX = 0.8
+"""Share of `maxmemory` in use that is reported: when it is full, nothing more can be parked."""
+REJECTED_HEADERS_BYTES_MAX = 16 * 1024
+"""What a rejected record carries besides the original: reason and origin, in headers."""
 
 
 class _Model(BaseModel):
@@ -97,7 +108,7 @@ class Settings(BaseSettings):
     topic_partitions: int = Field(4, gt=0, le=1_000)
     """Partitions of topics we create."""
     shards: int = Field(2, gt=0, le=64)
-    """Parts of the pending store; fixed for the life of a space. One delivery task each per lane."""
+    """Parts of the pending store, fixed for the life of a space; each lane has a task for each."""
     lanes: int = Field(2, ge=2, le=8)
     """Delivery queries that overlap; two hide each other's pauses."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
@@ -132,6 +143,8 @@ class Settings(BaseSettings):
     """Data of the embedded Redis, and scratch checkpoints."""
     cache_dir: Path = Field(default_factory=cache_dir)
     """Downloaded jars."""
+    maven_mirror: str = ""
+    """URL of a Maven repository to download the jars from. Empty: Maven Central."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -150,8 +163,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, environment, file: the file arrives through `load` as a source of its own."""
         return init_settings, env_settings, _FileSettings(settings_cls)
@@ -202,6 +215,11 @@ def load(**flags: Any) -> Settings:
             for e in error.errors(include_input=False, include_url=False)
         )
         raise BadSettings(told) from error
+
+
+def client_options(settings: Settings) -> dict[str, str]:
+    """Settings of every confluent-kafka client (librdkafka's names)."""
+    return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
 
 
 def _hide(value: Any, name: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""The nouns: a Record is what a broker carries, a Schedule is a Record with an id and a due time."""
+"""The nouns: a Record is what a broker carries, a Schedule a Record with an id and a due time."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,0 +1,114 @@
+"""The demo: a whole installation in one process, some messages, and how late they arrive."""
+
+import threading
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from sendlater.bench.ledger import percentiles
+from sendlater.bench.load import Run
+from sendlater.client.scheduler import Scheduler
+from sendlater.config import Settings
+from sendlater.local.installation import Installation
+from sendlater.service import Service
+
+DELAY_MS = 2_000
+"""How far ahead the demo schedules."""
+SHOWN_COUNT = 10
+"""Latest arrivals shown."""
+REFRESH_S = 0.25
+WARM_UP_COUNT = 20
+"""Schedules sent through before the first one that counts, so that Spark's start does not."""
+
+
+def run(
+    settings: Settings,
+    *,
+    count: int | None,
+    rate: float,
+    exit_when_done: bool,
+    stop: threading.Event,
+    console: Console,
+) -> dict[str, Any]:
+    """Start everything, send `count` messages (None: until stopped), show and account."""
+    console.print("starting Redis and Spark ...")
+    installation = Installation.prepare(settings)
+    service: Service | None = None
+    try:
+        service = Service(settings, installation)
+        service.start()
+        halted = threading.Event()
+        watcher = threading.Thread(target=service.watch, args=[halted], daemon=True)
+        watcher.start()
+        with Scheduler(settings, redis_url=installation.redis_url) as scheduler:
+            _warm_up(scheduler)
+            result = _messages(scheduler, count, rate, stop, exit_when_done, console)
+        halted.set()
+        watcher.join()
+        service.stop()
+    except BaseException:
+        if service is not None:
+            service.close()
+        raise
+    finally:
+        installation.close()
+    return result
+
+
+def _warm_up(scheduler: Scheduler) -> None:
+    with Run(scheduler) as first:
+        for number in range(WARM_UP_COUNT):
+            first.send(time.time_ns() // 1_000_000 + 100 * number)
+        first.broker.flush()
+        first.wait_for_all()
+
+
+def _messages(
+    scheduler: Scheduler,
+    count: int | None,
+    rate: float,
+    stop: threading.Event,
+    exit_when_done: bool,
+    console: Console,
+) -> dict[str, Any]:
+    with Run(scheduler) as load, Live(console=console, transient=False) as live:
+        console.print(f"sending {rate:g} a second to topic {load.name}, each due in {DELAY_MS} ms")
+        began_s, number, drawn_s = time.time(), 0, 0.0
+        while not stop.is_set():
+            if count is None or number < count:
+                at_s = began_s + number / rate
+                load.send(round(at_s * 1_000) + DELAY_MS)
+                load.broker.flush()
+                number += 1
+                stop.wait(max(0.0, began_s + number / rate - time.time()))
+            elif load.ledger.distinct == count and exit_when_done:
+                break
+            else:
+                stop.wait(REFRESH_S)
+            if time.time() - drawn_s > REFRESH_S:
+                live.update(_table(load))
+                drawn_s = time.time()
+        if not stop.is_set():
+            load.wait_for_all()
+        live.update(_table(load))
+        result = load.ledger.account()
+        result.pop("measured")
+        return result
+
+
+def _table(load: Run) -> Table:
+    """The latest arrivals and the percentiles so far."""
+    ledger = load.ledger
+    arrived = len(ledger.append_ms)
+    numbers, appended = ledger.numbers[:arrived], ledger.append_ms[:arrived]
+    late = [at - ledger.due_ms[n] for n, at in zip(numbers, appended, strict=True)]
+    shown = {k: v for k, v in percentiles(late).items() if v is not None}
+    title = f"{len(ledger.due_ms)} scheduled, {arrived} delivered"
+    caption = "late ms: " + "  ".join(f"{k} {v:g}" for k, v in shown.items())
+    table = Table("message", "late ms", title=title, caption=caption)
+    for n, ms in list(zip(numbers, late, strict=True))[-SHOWN_COUNT:]:
+        table.add_row(str(n), str(ms))
+    return table

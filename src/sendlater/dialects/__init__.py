@@ -1,0 +1,20 @@
+"""How a schedule is written down on an inbox: encode in Python, decode as Spark SQL text. No I/O.
+
+`headers` (S1 and ours): the record key is the id, headers tell when and where, a null value
+cancels. `envelope` (S0): the value is JSON `{"topic", "message", "countdown"}`.
+"""
+
+from sendlater.dialects.decode import stages
+from sendlater.dialects.deliver import delivered_headers
+from sendlater.dialects.encode import encode_cancel, encode_envelope, encode_headers
+from sendlater.dialects.when import duration_ms, instant_ms
+
+__all__ = [
+    "delivered_headers",
+    "duration_ms",
+    "encode_cancel",
+    "encode_envelope",
+    "encode_headers",
+    "instant_ms",
+    "stages",
+]

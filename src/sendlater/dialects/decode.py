@@ -1,0 +1,242 @@
+"""From an inbox record to a schedule, as Spark SQL text: no Python per row.
+
+Each stage is a list for selectExpr. They are separate so that Spark computes each value once.
+Ids, keys and payloads stay binary throughout; whatever cannot be scheduled becomes a schedule,
+due now, for the rejected topic.
+"""
+
+from sendlater.config import EPOCH_SECONDS_MAX, ID_BYTES_MAX, Settings
+from sendlater.dialects import names, sql, when
+from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
+from sendlater.model import DUE_MS_MAX, Reason
+
+# What Go's strings.TrimSpace removes, as far as it is ASCII.
+_BLANKS = "' \\t\\n\\u000b\\f\\r'"
+_HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+def stages(settings: Settings) -> list[list[str]]:
+    """Lists for selectExpr, to be applied one after the other to the records of all inboxes.
+
+    In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
+    headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
+    when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
+    origin_position, origin_timestamp_ms, shard.
+    """
+    envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
+    is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
+    return [
+        ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
+        *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
+        _found(is_envelope),
+        _timed(),
+        _due(),
+        ["*", f"{_reason(settings)} AS reason"],
+        _scheduled(settings),
+        _finished(settings),
+    ]
+
+
+def _found(is_envelope: str) -> list[str]:
+    """Where each dialect keeps the parts of a schedule."""
+    times = " ".join(
+        f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
+        for name in names.TIMES
+    )
+    place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
+    topic = f"CAST({sql.header(sql.text(names.TARGET_TOPIC))} AS STRING)"
+    partition = f"CAST({sql.header(sql.text(names.TARGET_PARTITION))} AS STRING)"
+    has_partition = f"array_contains(names, {sql.text(names.TARGET_PARTITION)})"
+    by_dialect = {
+        "dialect": ("'envelope'", "'headers'"),
+        "id": (place, "key"),
+        "time_name": (
+            "CASE WHEN envelope.countdown IS NOT NULL THEN 'countdown' END",
+            f"CASE {times} END",
+        ),
+        "target": ("envelope.topic", topic),
+        "target_partition": (
+            "CAST(NULL AS STRING)",
+            f"CASE WHEN {has_partition} THEN coalesce({partition}, '') END",
+        ),
+        "target_key": ("key", sql.header(sql.text(names.TARGET_KEY))),
+        "body": ("CAST(envelope.message AS BINARY)", "value"),
+    }
+    return [
+        "*",
+        *(
+            f"CASE WHEN {is_envelope} THEN {envelope} ELSE {headers} END AS {name}"
+            for name, (envelope, headers) in by_dialect.items()
+        ),
+    ]
+
+
+def _timed() -> list[str]:
+    value = f"CAST({sql.header('time_name')} AS STRING)"
+    return [
+        "*",
+        f"CASE WHEN time_name = 'countdown' THEN envelope.countdown ELSE {value} END AS time_text",
+    ]
+
+
+def _due() -> list[str]:
+    """`due_ms` as written; null where it is unreadable, out of range where it is nonsense."""
+    # Bounded, so that the product cannot overflow. Not by least() and greatest(), which skip nulls.
+    epoch = f"try_multiply({sql.whole('time_text')}, 1000L)"
+    return [
+        "*",
+        f"""CASE time_name
+        WHEN {sql.text(names.DUE_MS)} THEN {sql.whole("time_text")}
+        WHEN {sql.text(names.AT)} THEN {sql.instant_ms("time_text")}
+        WHEN {sql.text(names.DELAY)} THEN timestamp_ms + {sql.duration_ms("time_text")}
+        WHEN {sql.text(names.EPOCH)} THEN {epoch}
+        WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END AS due_ms""",
+        f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
+        "THEN target_partition END AS INT) AS partition_number",
+    ]
+
+
+def _latest_ms(settings: Settings) -> str:
+    days_ms = min(settings.max_delay_days * 86_400_000, DUE_MS_MAX)
+    return f"least(timestamp_ms + {days_ms}L, {DUE_MS_MAX}L)"
+
+
+def _reason(settings: Settings) -> str:
+    """Why the record cannot be scheduled; null for a schedule and for a cancellation."""
+    bytes_count = (
+        "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce("
+        "octet_length(concat_ws('', names, CAST(headers.value AS ARRAY<STRING>))), 0)"
+    )
+    epoch_max_ms = EPOCH_SECONDS_MAX * 1_000
+    rules = {
+        f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
+        f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
+        "dialect = 'headers' AND value IS NULL": None,
+        "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
+        "time_name IS NULL": Reason.NO_TIME,
+        "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
+        f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
+        f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
+        "target IS NULL OR target = ''": Reason.NO_TARGET,
+        f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
+        "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
+        f"{bytes_count} > {settings.max_payload_bytes}": Reason.TOO_LARGE,
+    }
+    told = " ".join(
+        f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
+        for rule, reason in rules.items()
+    )
+    return f"CASE {told} END"
+
+
+def _detail(settings: Settings) -> str:
+    """A sentence: what was expected and what came."""
+    bad_time = " ".join(
+        f"WHEN {sql.text(name)} THEN {sql.text(expected)}"
+        for name, expected in {
+            names.DUE_MS: f"{names.DUE_MS}: milliseconds since 1970",
+            names.AT: f"{names.AT}: {when.INSTANT_EXPECTED}",
+            names.DELAY: f"{names.DELAY}: {when.DURATION_EXPECTED}",
+            names.EPOCH: f"{names.EPOCH}: seconds since 1970",
+            "countdown": "countdown: seconds, zero or more",
+        }.items()
+    )
+    time = sql.excerpt("time_text")
+    told = {
+        Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
+        Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),
+        Reason.BAD_ENVELOPE: (
+            """'a JSON object with topic, message and countdown, in UTF-8'""",
+            sql.excerpt("value"),
+        ),
+        Reason.NO_TIME: (
+            f"if(dialect = 'envelope', 'countdown', 'one of {', '.join(names.TIMES)}')",
+            "'nothing'",
+        ),
+        Reason.BAD_TIME: (f"CASE time_name {bad_time} END", time),
+        Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
+        Reason.TOO_FAR: (
+            f"concat(time_name, ' within {settings.max_delay_days} days')",
+            time,
+        ),
+        Reason.NO_TARGET: (
+            f"if(dialect = 'envelope', 'topic', '{names.TARGET_TOPIC}')",
+            sql.excerpt("target"),
+        ),
+        Reason.BAD_TARGET: (
+            "'a topic name of 1 to 249 of a-z A-Z 0-9 . _ -, and a partition of zero or more'",
+            f"concat({sql.excerpt('target')}, if(target_partition IS NULL, '', "
+            f"concat(', partition ', {sql.excerpt('target_partition')})))",
+        ),
+        Reason.TOO_LARGE: (
+            f"'at most {settings.max_payload_bytes} bytes of value, key and headers'",
+            "concat(coalesce(octet_length(value), 0), ' bytes of value')",
+        ),
+    }
+    cases = " ".join(
+        f"WHEN {sql.text(reason)} THEN concat('expected ', {expected}, ', got ', {got})"
+        for reason, (expected, got) in told.items()
+    )
+    return f"CASE reason {cases} END"
+
+
+def _scheduled(settings: Settings) -> list[str]:
+    """The schedule: what was asked for, a cancellation, or the record itself for the rejected."""
+    told = (
+        sql.pair(names.REJECTED, "reason"),
+        sql.pair(names.REJECTED_DETAIL, _detail(settings)),
+        sql.pair(names.ORIGIN, "concat_ws('/', topic, partition, offset)"),
+        sql.pair(names.ORIGIN_TIMESTAMP_MS, sql.decimal_text("timestamp_ms")),
+    )
+    removed = names.STALE if settings.keep_input_headers else names.CONTROL
+    kept = {
+        "headers": f"filter(headers, h -> h.key NOT IN {sql.texts(removed)})",
+        "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts(names.STALE)})",
+    }
+    place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
+    cancels = "dialect = 'headers' AND value IS NULL"
+    # Now by our clock, where the record's own is ahead of it.
+    now_ms = "greatest(least(timestamp_ms, unix_millis(now())), 0L)"
+    by_fate = {
+        "id": (place, "id", "id"),
+        "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
+        "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
+        "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),
+        "target_key": ("key", "CAST(NULL AS BINARY)", "target_key"),
+        "body": ("value", "CAST(NULL AS BINARY)", "body"),
+        "kept": (
+            f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
+            f"CAST(NULL AS {_HEADERS})",
+            f"if(dialect = 'headers', {kept['headers']}, {kept['envelope']})",
+        ),
+        "fate": ("'rejected'", "dialect", "dialect"),
+    }
+    return [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_ms",
+        *(
+            f"CASE WHEN reason IS NOT NULL THEN {rejected} WHEN {cancels} THEN {cancelled} "
+            f"ELSE {asked} END AS {name}"
+            for name, (rejected, cancelled, asked) in by_fate.items()
+        ),
+    ]
+
+
+def _finished(settings: Settings) -> list[str]:
+    return [
+        "id",
+        "due_ms",
+        "target AS topic",
+        "partition_number AS partition",
+        "target_key AS key",
+        "body AS value",
+        "CASE WHEN size(kept) > 0 THEN kept END AS headers",
+        "fate AS dialect",
+        "topic AS origin_topic",
+        "partition AS origin_partition",
+        "offset AS origin_position",
+        "timestamp_ms AS origin_timestamp_ms",
+        f"CAST(crc32(id) % {settings.shards} AS INT) AS shard",
+    ]

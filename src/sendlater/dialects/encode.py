@@ -1,0 +1,123 @@
+"""From a record for its target to the record that goes on an inbox."""
+
+import json
+import re
+
+from sendlater.config import ID_BYTES_MAX
+from sendlater.dialects import names
+from sendlater.dialects.when import rfc3339_ms
+from sendlater.errors import BadRequest, BadTime
+from sendlater.model import DUE_MS_MAX, Headers, Record
+
+
+def encode_headers(
+    record: Record,
+    *,
+    inbox: str,
+    id: bytes,
+    due_ms: int | None = None,
+    delay_ms: int | None = None,
+    at: str | None = None,
+) -> Record:
+    """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
+
+    Exactly one of `due_ms` (since 1970), `delay_ms` (after the inbox record's timestamp) and `at`
+    (RFC 3339) is given. Headers of `record` that belong to a scheduler are dropped, as S1's client
+    does. Absolute times are also written in S1's seconds, rounded up, for its tools.
+
+    Raises BadTime, or BadRequest for an id, topic, value or partition that would be rejected.
+    """
+    _check_id(id)
+    _check_target(record)
+    if [due_ms, delay_ms, at].count(None) != 2:
+        raise BadTime(f"expected one of due_ms, delay_ms, at, got {due_ms=}, {delay_ms=}, {at=}")
+    headers = _foreign(record.headers)
+    if delay_ms is not None:
+        headers.append((names.DELAY, _seconds(delay_ms).encode()))
+    else:
+        if at is not None:
+            headers.append((names.AT, at.encode()))
+            due_ms = rfc3339_ms(at)
+        else:
+            assert due_ms is not None
+            _check_ms("due_ms", due_ms)
+            headers.append((names.DUE_MS, b"%d" % due_ms))
+        headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
+    headers.append((names.TARGET_TOPIC, record.topic.encode()))
+    if record.key is not None:
+        headers.append((names.TARGET_KEY, record.key))
+    if record.partition is not None:
+        headers.append((names.TARGET_PARTITION, b"%d" % record.partition))
+    return Record(topic=inbox, key=id, value=record.value, headers=headers)
+
+
+def encode_cancel(*, inbox: str, id: bytes) -> Record:
+    """The record that cancels `id` on `inbox` (dialect `headers`): its value is null.
+
+    Raises BadRequest for an id that would be rejected.
+    """
+    _check_id(id)
+    return Record(topic=inbox, key=id, value=None)
+
+
+def encode_envelope(
+    record: Record, *, inbox: str, delay_ms: int, caller: str | None = None
+) -> Record:
+    """The record to put on `inbox` (dialect `envelope`), so that `record` goes out later.
+
+    `delay_ms` counts from the inbox record's timestamp. The value must be UTF-8 text, as it travels
+    in a JSON string. `caller` becomes the header
+    CALLER_SERVICE. Raises BadTime, or BadRequest for what an envelope cannot carry.
+    """
+    _check_target(record)
+    _check_ms("delay_ms", delay_ms)
+    if record.partition is not None:
+        raise BadRequest(f"expected no partition in an envelope, got {record.partition}")
+    assert record.value is not None
+    try:
+        message = record.value.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"expected a UTF-8 value in an envelope, got {error}") from error
+    # Written by hand: countdown must stay a number, and exact.
+    parts = {
+        "topic": json.dumps(record.topic),
+        "message": json.dumps(message),
+        "countdown": _seconds(delay_ms),
+    }
+    value = "{" + ", ".join(f'"{name}": {part}' for name, part in parts.items()) + "}"
+    headers = _foreign(record.headers)
+    if caller is not None:
+        headers.append((names.CALLER_SERVICE, caller.encode()))
+    return Record(topic=inbox, key=record.key, value=value.encode(), headers=headers)
+
+
+def _foreign(headers: Headers) -> Headers:
+    return [(name, value) for name, value in headers if not name.startswith(names.PREFIXES)]
+
+
+def _seconds(ms: int) -> str:
+    """Decimal seconds, exact: 90, 1.5, 0.001."""
+    _check_ms("delay_ms", ms)
+    whole, rest = divmod(ms, 1_000)
+    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)
+
+
+def _check_ms(name: str, ms: int) -> None:
+    if not 0 <= ms <= DUE_MS_MAX:
+        raise BadTime(f"expected {name} within 0..{DUE_MS_MAX}, got {ms}")
+
+
+def _check_id(id: bytes) -> None:
+    if not id.strip():
+        raise BadRequest(f"expected an id that is not blank, got {id!r}")
+    if len(id) > ID_BYTES_MAX:
+        raise BadRequest(f"expected an id of at most {ID_BYTES_MAX} bytes, got {len(id)}")
+
+
+def _check_target(record: Record) -> None:
+    if not re.fullmatch(names.TOPIC, record.topic) or record.topic in (".", ".."):
+        raise BadRequest(f"expected a topic name ({names.TOPIC}), got {record.topic[:100]!r}")
+    if record.value is None:
+        raise BadRequest("expected a value, got null: on an inbox a null value cancels")
+    if record.partition is not None and not 0 <= record.partition < 2**31:
+        raise BadRequest(f"expected a partition of zero or more, got {record.partition}")

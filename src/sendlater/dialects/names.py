@@ -1,0 +1,50 @@
+"""The names on the wire: every header sendlater reads or writes, once."""
+
+EPOCH = "scheduler-epoch"
+"""In: due time, whole seconds since 1970 (S1)."""
+TARGET_TOPIC = "scheduler-target-topic"
+"""In: where the record goes (S1)."""
+TARGET_KEY = "scheduler-target-key"
+"""In: its key; absent or null means a null key, empty means an empty one (S1)."""
+DUE_MS = "sendlater-due-ms"
+"""In: due time, milliseconds since 1970."""
+AT = "sendlater-at"
+"""In: due time, RFC 3339 with a zone."""
+DELAY = "sendlater-delay"
+"""In: due time counted from the record's timestamp: seconds, ISO 8601 or 2h30m."""
+TARGET_PARTITION = "sendlater-target-partition"
+"""In: the target's partition; absent lets the producer choose."""
+CALLER_SERVICE = "CALLER_SERVICE"
+"""In and out: who sent the envelope (S0)."""
+
+SCHEDULER_TIMESTAMP = "scheduler-timestamp"
+"""Out: the schedule record's timestamp, whole seconds since 1970 (S1)."""
+SCHEDULER_KEY = "scheduler-key"
+"""Out: the schedule's id (S1)."""
+SCHEDULER_TOPIC = "scheduler-topic"
+"""Out: the inbox the schedule was read from (S1)."""
+ID = "sendlater-id"
+"""Out: the schedule's id, the same on every copy a crash may cause."""
+DUE = "sendlater-due"
+"""Out: the due time, milliseconds since 1970."""
+
+REJECTED = "sendlater-rejected"
+"""Out, on rejected records: a `Reason`."""
+REJECTED_DETAIL = "sendlater-rejected-detail"
+"""Out, on rejected records: what was expected and what came."""
+ORIGIN = "sendlater-origin"
+"""Out, on rejected records: `topic/partition/offset` of the record."""
+ORIGIN_TIMESTAMP_MS = "sendlater-origin-timestamp-ms"
+"""Out, on rejected records: the record's timestamp."""
+
+TIMES = (DUE_MS, AT, DELAY, EPOCH)
+"""The headers that tell when. The first of these that is present decides."""
+STALE = (ID, DUE)
+"""Left by an earlier delivery; never passed on, as ours are appended."""
+CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, *STALE)
+"""Addressed to sendlater, not to the receiver."""
+PREFIXES = ("scheduler-", "sendlater-")
+"""Names that belong to schedulers: removed when a delivered record is scheduled again."""
+
+TOPIC = r"[a-zA-Z0-9._-]{1,249}"
+"""Kafka's rule for topic names, besides that `.` and `..` are none."""

@@ -1,0 +1,88 @@
+"""Spark SQL as text: the few forms that `decode`, `envelope` and `deliver` are written in.
+
+Nothing here may throw on any input, as Spark is in ANSI mode and one bad record must hurt nobody.
+"""
+
+from sendlater.dialects import when
+from sendlater.model import DUE_MS_MAX
+
+
+def text(value: str) -> str:
+    """A string literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def texts(values: tuple[str, ...]) -> str:
+    """A list of string literals, for IN."""
+    return f"({', '.join(text(value) for value in values)})"
+
+
+def matches(column: str, pattern: str) -> str:
+    r"""Whether the whole column matches. `\z`, as `$` would let a newline through."""
+    whole_text = rf"^(?:{pattern})\z"
+    return f"{column} RLIKE {text(whole_text)}"
+
+
+def header(name: str) -> str:
+    """The value of the first header called `name`, a string expression; null if there is none.
+
+    By position, because filter() is interpreted: one per name costs more than all the rest.
+    """
+    return f"get(headers, CAST(array_position(names, {name}) AS INT) - 1).value"
+
+
+def pair(name: str, value: str) -> str:
+    """One header; `value` is any expression."""
+    return f"named_struct('key', {text(name)}, 'value', CAST({value} AS BINARY))"
+
+
+def decimal_text(column: str) -> str:
+    """A number as its decimal digits."""
+    return f"CAST({column} AS STRING)"
+
+
+def excerpt(value: str) -> str:
+    """At most 100 characters of a binary or string, quoted and valid UTF-8, for a human reader."""
+    # 400 bytes hold 100 characters of UTF-8; a character cut at the end becomes U+FFFD.
+    start = f"CAST(substring(CAST({value} AS BINARY), 1, 400) AS STRING)"
+    return f"coalesce(concat('\"', left(make_valid_utf8({start}), 100), '\"'), 'nothing')"
+
+
+def amount_ms(amount: str, unit_ms: int) -> str:
+    """`amount` (digits, or null) times a unit, as a decimal rounded up; DUE_MS_MAX if it is huge.
+
+    18 places after the point, and as many before it as keep the product within 38 digits.
+    """
+    places = 37 - len(str(unit_ms))
+    product = f"try_cast({amount} AS DECIMAL({places}, 18)) * {unit_ms}BD"
+    return f"ceil(coalesce({product}, {DUE_MS_MAX}BD))"
+
+
+def span_ms(milliseconds: str) -> str:
+    """A decimal as a bigint that a timestamp can be added to."""
+    return f"CAST(least({milliseconds}, {DUE_MS_MAX}BD) AS BIGINT)"
+
+
+def duration_ms(column: str) -> str:
+    """Milliseconds of a duration, rounded up; null where it is unreadable."""
+    amounts = " + ".join(
+        amount_ms(
+            f"concat('0', regexp_extract(lower({column}), {text(f'({when.NUMBER}){unit}')}, 1))", ms
+        )
+        for unit, ms in when.UNITS.items()
+    )
+    return f"""CASE
+        WHEN {matches(column, when.NUMBER)} THEN {span_ms(amount_ms(column, 1_000))}
+        WHEN {matches(column, when.DURATION)} THEN {span_ms(amounts)} END"""
+
+
+def instant_ms(column: str) -> str:
+    """Milliseconds since 1970 of an RFC 3339 instant, rounded up; null where it is unreadable."""
+    micros = f"unix_micros(try_cast(upper({column}) AS TIMESTAMP))"
+    finer = f"CAST({column} RLIKE {text(when.BEYOND_MICROSECONDS)} AS INT)"
+    return f"CASE WHEN {matches(column, when.INSTANT)} THEN ({micros} + {finer} + 999) DIV 1000 END"
+
+
+def whole(column: str) -> str:
+    """A bigint; null where it is unreadable or too large."""
+    return f"CASE WHEN {matches(column, when.WHOLE)} THEN try_cast({column} AS BIGINT) END"

@@ -1,0 +1,194 @@
+"""What an installation needs, whether it is there, and how to mend what is not."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from sendlater.config import (
+    CLOCK_SKEW_MS_MAX,
+    REDIS_MEMORY_SHARE_MAX,
+    REJECTED_HEADERS_BYTES_MAX,
+    Settings,
+)
+from sendlater.errors import SendlaterError
+from sendlater.local.jars import cached
+from sendlater.local.java import find_java
+from sendlater.local.kafka_server import admin
+from sendlater.local.redis_facts import RedisFacts, redis_facts
+from sendlater.local.redis_server import VERSION_MIN, embedded_url, find_redis
+
+PYSPARK_VERSION = "4.2."
+"""The series that the connector's jars in ivy.xml are made for."""
+BROKER_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `ok` None: it works, but think about it. `mend` says what to do."""
+
+    name: str
+    ok: bool | None
+    found: str
+    mend: str = ""
+
+
+def checks(settings: Settings) -> Iterator[Finding]:
+    """Look at everything, one finding after another. Never raises: what fails is a finding."""
+    looks = {"java": _java, "pyspark": _pyspark, "redis": _redis}
+    if settings.on_kafka:
+        looks |= {"connector": _connector, "broker": _broker}
+    else:
+        yield Finding("broker", True, "topics on Redis Streams, for development")
+    for name, look in looks.items():
+        try:
+            yield from look(settings)
+        except SendlaterError as error:
+            yield Finding(name, False, str(error), _MEND.get(name, ""))
+        except Exception as error:
+            yield Finding(name, False, f"{type(error).__name__}: {error}", _MEND.get(name, ""))
+
+
+_MEND = {
+    "redis": "start it, or correct the setting redis",
+    "broker": "start it, or correct the settings bootstrap_servers and kafka",
+}
+
+
+def _java(settings: Settings) -> Iterator[Finding]:
+    java = find_java(settings.cache_dir)
+    yield Finding("java", True, f"Java {java.version} in {java.home}")
+
+
+def _pyspark(_: Settings) -> Iterator[Finding]:
+    mend = "pip install 'sendlater[pipeline]'"
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        yield Finding("pyspark", False, "not installed", mend)
+        return
+    fits = found.startswith(PYSPARK_VERSION)
+    yield Finding("pyspark", fits or None, f"PySpark {found}", "" if fits else mend)
+
+
+def _connector(settings: Settings) -> Iterator[Finding]:
+    found = cached("connector", cache_dir=settings.cache_dir)
+    if found:
+        yield Finding("connector", True, f"{len(found)} jars in {found[0].parent}")
+    else:
+        mend = "the first start downloads them; behind a wall, set maven_mirror"
+        yield Finding("connector", None, "jars not downloaded yet", mend)
+
+
+def _redis(settings: Settings) -> Iterator[Finding]:
+    url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
+    if url is None:
+        binary = find_redis()
+        told = f"not running; sendlater serve starts {binary.path}"
+        yield Finding("redis", True, f"{told}, version {_dotted(binary.version)}")
+        return
+    facts = redis_facts(url)
+    recent = facts.version >= VERSION_MIN
+    yield Finding(
+        "redis",
+        recent,
+        f"{facts.product} {_dotted(facts.version)}",
+        "" if recent else f"upgrade it to {_dotted(VERSION_MIN)} or newer",
+    )
+    yield Finding(
+        "redis persistence",
+        facts.appends,
+        f"append-only file {'on' if facts.appends else 'off'}",
+        "" if facts.appends else "a restart loses every schedule: set appendonly yes",
+    )
+    keeps = facts.eviction == "noeviction"
+    yield Finding(
+        "redis eviction",
+        keeps,
+        f"maxmemory-policy {facts.eviction}",
+        "" if keeps else "Redis may throw schedules away: set maxmemory-policy noeviction",
+    )
+    yield _memory(facts)
+    apart = abs(facts.ahead_ms) - facts.ahead_error_ms > CLOCK_SKEW_MS_MAX
+    yield Finding(
+        "clock",
+        not apart,
+        f"Redis' clock is {facts.ahead_ms:+.1f} ms from ours, ± {facts.ahead_error_ms:.1f}; "
+        f"limit {CLOCK_SKEW_MS_MAX} ms",
+        "run NTP (chrony, systemd-timesyncd) on both hosts" if apart else "",
+    )
+
+
+def _memory(facts: RedisFacts) -> Finding:
+    used = f"{facts.used_bytes / 2**20:,.0f} MiB used"
+    if not facts.max_bytes:
+        return Finding("redis memory", True, f"{used}, no maxmemory")
+    fits = facts.used_bytes <= REDIS_MEMORY_SHARE_MAX * facts.max_bytes
+    return Finding(
+        "redis memory",
+        fits or None,
+        f"{used} of {facts.max_bytes / 2**20:,.0f}",
+        "" if fits else "raise maxmemory before it is full: then nothing more is taken in",
+    )
+
+
+def _broker(settings: Settings) -> Iterator[Finding]:
+    try:
+        client = admin(settings.bootstrap_servers, settings.kafka)
+        known = client.list_topics(timeout=BROKER_TIMEOUT_S)
+    except KafkaException as error:
+        told = f"{settings.bootstrap_servers} does not answer: {error.args[0]}"
+        yield Finding("broker", False, told, _MEND["broker"])
+        return
+    yield Finding("broker", True, f"{len(known.brokers)} at {settings.bootstrap_servers}")
+    inboxes = [inbox.topic for inbox in settings.inboxes]
+    wanted = [*inboxes, settings.rejected_topic]
+    there = [topic for topic in wanted if topic in known.topics]
+    for topic in wanted:
+        if topic in there:
+            partitions = len(known.topics[topic].partitions)
+            yield Finding(f"topic {topic}", True, f"{partitions} partitions")
+        elif settings.create_topics:
+            yield Finding(f"topic {topic}", True, "missing; the first start creates it")
+        else:
+            yield Finding(f"topic {topic}", False, "missing", "create it, or set create_topics")
+    if there:
+        yield from _topic_settings(client, there, settings)
+
+
+def _topic_settings(
+    client: AdminClient, topics: list[str], settings: Settings
+) -> Iterator[Finding]:
+    """Whose clock a delay counts from, and whether the rejected topic takes what an inbox took."""
+    wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    futures = client.describe_configs(wanted, request_timeout=BROKER_TIMEOUT_S)
+    bytes_max: dict[str, int] = {}
+    for resource, future in futures.items():
+        try:
+            entries: Mapping[str, object] = {k: e.value for k, e in future.result().items()}
+        except KafkaException as error:
+            told = f"settings unreadable: {error.args[0]}"
+            yield Finding(f"topic {resource.name}", None, told, "allow DescribeConfigs on it")
+            continue
+        bytes_max[resource.name] = int(str(entries["max.message.bytes"]))
+        if resource.name != settings.rejected_topic:
+            kind = str(entries["message.timestamp.type"])
+            whose = "broker" if kind == "LogAppendTime" else "producer"
+            told = f"{kind}: a delay counts from the {whose}'s clock"
+            yield Finding(f"topic {resource.name} time", True, told)
+    rejected = bytes_max.pop(settings.rejected_topic, None)
+    if rejected is not None and bytes_max:
+        needed = max(bytes_max.values()) + REJECTED_HEADERS_BYTES_MAX
+        fits = rejected >= needed
+        yield Finding(
+            f"topic {settings.rejected_topic} size",
+            fits or None,
+            f"max.message.bytes {rejected:,}",
+            "" if fits else f"set it to {needed:,}: a rejected record is larger than it was",
+        )
+
+
+def _dotted(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))

@@ -1,0 +1,40 @@
+"""What a service needs on its machine: Java, the connector's jars, a Redis when none is given."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sendlater.config import Settings
+from sendlater.local.jars import jars
+from sendlater.local.java import find_java
+from sendlater.local.redis_server import RedisServer
+
+
+@dataclass(slots=True)
+class Installation:
+    """Tools found, servers started. `close` ends what this object started."""
+
+    redis_url: str
+    java_home: Path
+    jars: list[Path]
+    _redis: RedisServer | None = None
+
+    @classmethod
+    def prepare(cls, settings: Settings) -> Self:
+        """Find or fetch everything. Raises MissingTool or StoreUnavailable with how to mend it."""
+        java = find_java(settings.cache_dir)
+        connector = []
+        if settings.on_kafka:
+            connector = jars(
+                "connector", cache_dir=settings.cache_dir, mirror=settings.maven_mirror
+            )
+        url, redis = settings.redis.get_secret_value(), None
+        if not url:
+            redis = RedisServer(settings.data_dir).start()
+            url = redis.url
+        return cls(redis_url=url, java_home=java.home, jars=connector, _redis=redis)
+
+    def close(self) -> None:
+        """Stop the Redis started here, if any; its data stays."""
+        if self._redis is not None:
+            self._redis.stop()

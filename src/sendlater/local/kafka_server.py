@@ -1,0 +1,235 @@
+"""A real Kafka of our own, one node, for trying and for tests."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sendlater import config
+from sendlater.errors import BrokerUnavailable
+from sendlater.local.jars import jars
+from sendlater.local.java import find_java
+from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+
+START_TIMEOUT_S = 120.0
+"""Longest wait for the first answer; ten seconds are usual."""
+FORMAT_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 2.0
+HEAP_MIB = 512
+
+_LOG4J2 = """\
+<Configuration status="WARN">
+  <Appenders>
+    <Console name="out"><PatternLayout pattern="%d{ISO8601} %p %c: %m%n"/></Console>
+  </Appenders>
+  <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+class KafkaServer:
+    """Kafka 4.1 in KRaft mode on loopback; broker and controller in one process.
+
+    Its data is in `data_dir`/kafka. It ends with the process that started it, even after kill -9.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 9092,
+        cache_dir: Path | None = None,
+        mirror: str = "",
+        heap_mib: int = HEAP_MIB,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """`port` 0: one that is free. `extra`: broker properties, which win over ours."""
+        self.port = port or free_ports(1)[0]
+        self.pid: int | None = None
+        self._directory = data_dir.absolute() / "kafka"
+        self._cache_dir = cache_dir or config.cache_dir()
+        self._mirror = mirror
+        self._heap_mib = heap_mib
+        self._extra = dict(extra or {})
+        self._lease = Lease(self._directory)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What Kafka has to say; warnings and errors."""
+        return self._directory / "kafka.log"
+
+    def start(self) -> Self:
+        """Start and wait until the broker answers.
+
+        Raises MissingTool without Java or jars, BrokerUnavailable if it does not come up.
+        """
+        wanted = jars("broker", cache_dir=self._cache_dir, mirror=self._mirror)
+        java = find_java(self._cache_dir).executable
+        if _is_taken(self.port):
+            raise BrokerUnavailable(f"port {self.port} is taken by another process")
+        if not self._lease.held:
+            self._lease.take()
+        try:
+            self._configure()
+            command = [
+                str(java),
+                f"-Xmx{self._heap_mib}m",
+                f"-Dlog4j2.configurationFile={self._directory / 'log4j2.xml'}",
+                *("-cp", os.pathsep.join(map(str, wanted))),
+            ]
+            self._format(command)
+            self.pid = self._lease.launch(
+                [*command, "kafka.Kafka", str(self._properties)], log=self.log
+            )
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the broker: asked politely first, so that it need not recover at the next start."""
+        self._lease.let_go(self.pid)
+        self.pid = None
+
+    def wait(self) -> None:
+        """Block until the broker has ended."""
+        self._lease.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def _properties(self) -> Path:
+        return self._directory / "server.properties"
+
+    def _configure(self) -> None:
+        (self._directory / "log4j2.xml").write_text(_LOG4J2)
+        controller = free_ports(1)[0]
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},"
+            f"CONTROLLER://{LOOPBACK}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "log.dirs": str(self._directory / "data"),
+            "num.partitions": "4",
+            "auto.create.topics.enable": "true",
+            "group.initial.rebalance.delay.ms": "0",
+            # Internal topics: one copy, as there is one node, and few partitions, to start fast.
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "log.retention.hours": "168",
+        } | self._extra
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
+
+    def _format(self, command: list[str]) -> None:
+        """Give the data directory its cluster id, once."""
+        if (self._directory / "data" / "meta.properties").exists():
+            return
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)]
+        try:
+            done = subprocess.run(
+                [*command, *tool],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=FORMAT_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BrokerUnavailable(f"{shlex.join(tool)} hangs") from error
+        if done.returncode != 0:
+            raise BrokerUnavailable(f"cannot format {self._directory}:\n{done.stdout}")
+
+    def _wait_until_ready(self) -> None:
+        wait_for(lambda: self._lease.exited() or _is_taken(self.port), timeout_s=START_TIMEOUT_S)
+        client = admin(self.bootstrap_servers)
+        wait_for(lambda: self._lease.exited() or _answers(client), timeout_s=START_TIMEOUT_S)
+        if self._lease.exited() or not _answers(client):
+            raise BrokerUnavailable(
+                f"Kafka did not start on port {self.port}; the end of {self.log}:\n"
+                + last_lines(self.log)
+            )
+
+
+def run_in_foreground(
+    port: int,
+    data_dir: Path,
+    *,
+    ready: Callable[[KafkaServer], None],
+    cache_dir: Path | None = None,
+    mirror: str = "",
+) -> None:
+    """Run a Kafka until SIGTERM or SIGINT; `ready` is called once it answers. Main thread only.
+
+    Raises as `KafkaServer.start`, and BrokerUnavailable if Kafka ends by itself.
+    """
+    server = KafkaServer(data_dir, port=port, cache_dir=cache_dir, mirror=mirror)
+    asked: list[int] = []
+
+    def ask_to_end(number: int, _frame: Any) -> None:
+        asked.append(number)
+        assert server.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
+
+    with server:
+        before = {n: signal.signal(n, ask_to_end) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            ready(server)
+            server.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if not asked:
+            raise BrokerUnavailable(
+                f"Kafka ended by itself; the end of {server.log}:\n" + last_lines(server.log)
+            )
+
+
+def admin(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> AdminClient:
+    """A silent admin client: what it would log to the terminal is in the errors it raises."""
+    quiet: dict[str, Any] = {"log_level": "0", "error_cb": lambda _error: None}
+    return AdminClient(quiet | {"bootstrap.servers": bootstrap_servers} | dict(settings or {}))
+
+
+def _answers(client: AdminClient) -> bool:
+    try:
+        return bool(client.list_topics(timeout=ANSWER_TIMEOUT_S).brokers)
+    except KafkaException:
+        return False
+
+
+def _is_taken(port: int) -> bool:
+    """Whether somebody listens on a loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(ANSWER_TIMEOUT_S)
+        return probe.connect_ex((LOOPBACK, port)) == 0

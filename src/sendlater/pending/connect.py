@@ -1,0 +1,27 @@
+"""Connections to Redis, Valkey and Redis Cluster."""
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+
+from sendlater.errors import BadSettings
+
+CLUSTER_PREFIX = "redis+cluster://"
+
+
+def connect(url: str) -> redis.Redis:
+    """A client for a Redis URL; `redis+cluster://host:port` names any node of a cluster.
+
+    The client never repeats a command by itself. A claim whose answer was lost has moved its rows,
+    and a blind repeat would take the next ones and leave the first to nobody.
+    Raises BadSettings for a URL that cannot be read.
+    """
+    retry = Retry(NoBackoff(), 0)
+    try:
+        if url.startswith(CLUSTER_PREFIX):
+            plain = "redis://" + url.removeprefix(CLUSTER_PREFIX)
+            return RedisCluster.from_url(plain, retry=retry)  # type: ignore[return-value]
+        return redis.Redis.from_url(url, retry=retry)
+    except ValueError as error:
+        raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error

@@ -1,0 +1,29 @@
+-- Say that an intake batch is committed: every shard has seen its inboxes up to its ends.
+--
+-- keys: seen state
+-- args: owner run batch:number
+-- rest: source seen_before seen_after, source seen_before seen_after, ...
+-- returns: 1
+--
+-- Refused (MOVED) unless every source stands where the batch's tasks left it: a store that lost
+-- what they wrote must not be told that it has seen it. Harmless to repeat.
+
+local standing = redis.call('HMGET', state, 'owner', 'intake')
+if standing[1] ~= owner then
+    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. (standing[1] or '0'))
+end
+local done = run .. '/' .. batch
+if standing[2] == done then
+    return 1
+end
+for i = rest, #ARGV, 3 do
+    local stands = redis.call('HGET', seen, ARGV[i]) or ''
+    if stands ~= ARGV[i + 1] then
+        return redis.error_reply('MOVED ' .. stands)
+    end
+end
+for i = rest, #ARGV, 3 do
+    redis.call('HSET', seen, ARGV[i], ARGV[i + 2])
+end
+redis.call('HSET', state, 'intake', done)
+return 1

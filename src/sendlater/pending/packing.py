@@ -1,0 +1,79 @@
+"""How a schedule lies in Redis: a msgpack uint64 due time, followed by a msgpack array.
+
+The array is [topic, partition, key, value, headers, dialect, origin topic, origin partition,
+position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Two values in a
+row make a stream that one call unpacks, however many schedules it holds.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgpack
+
+from sendlater.model import Headers, Origin, Record, Schedule, State
+
+DIALECTS = (b"", b"headers", b"envelope", b"rejected")
+"""Stored as their index. Append only: old numbers are in people's Redis."""
+DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
+FIELDS = 10
+
+pack_fields: Callable[[Sequence[Any]], bytes] = partial(msgpack.packb, use_bin_type=True)
+"""One record's ten fields to bytes."""
+
+
+def unpack_many(packed: Sequence[bytes]) -> list[Any]:
+    """[due_ms, fields, due_ms, fields, ...] of rows as the scripts return them."""
+    header = b"\xdd" + struct.pack(">I", 2 * len(packed))
+    rows: list[Any] = msgpack.unpackb(
+        header + b"".join(packed), raw=True, strict_map_key=False, use_list=False
+    )
+    return rows
+
+
+def pack(schedule: Schedule) -> bytes:
+    """A schedule's record, without id and due time: those are in the sorted set."""
+    record, origin = schedule.record, schedule.origin
+    flat = [part for name, value in record.headers for part in (name.encode(), value)]
+    return pack_fields(
+        (
+            record.topic.encode(),
+            record.partition,
+            record.key,
+            record.value,
+            flat or None,
+            DIALECT_NUMBER[schedule.dialect],
+            origin.topic.encode() if origin else b"",
+            origin.partition if origin else 0,
+            origin.position if origin else 0,
+            origin.timestamp_ms if origin else 0,
+        )
+    )
+
+
+def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
+    """The schedule of one row as the scripts return it."""
+    due_ms, fields = unpack_many([packed])
+    topic, partition, key, value, flat, dialect, from_topic, from_partition, position, at = fields
+    headers: Headers = [
+        (name.decode("utf-8", "replace"), value)
+        for name, value in zip((flat or ())[::2], (flat or ())[1::2], strict=True)
+    ]
+    return Schedule(
+        id=schedule_id,
+        due_ms=due_ms,
+        record=Record(
+            topic=topic.decode(), key=key, value=value, headers=headers, partition=partition
+        ),
+        dialect=DIALECTS[dialect].decode(),
+        origin=Origin(
+            topic=from_topic.decode(),
+            partition=from_partition,
+            position=position,
+            timestamp_ms=at,
+        )
+        if from_topic
+        else None,
+        state=state,
+    )

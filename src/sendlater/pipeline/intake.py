@@ -1,0 +1,80 @@
+"""Intake: inbox topics into the pending store."""
+
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sendlater.config import Settings
+from sendlater.dialects import stages
+from sendlater.pipeline.kafka_options import spark_options
+
+EARLIEST = -2
+"""Kafka's word, in Spark's offsets JSON, for the first record still there."""
+
+
+def starting_offsets(
+    settings: Settings, positions: dict[str, int], partitions: dict[str, int]
+) -> str:
+    """Spark's offsets JSON for every inbox partition: earliest where the store saw nothing."""
+    starts = {
+        inbox.topic: {
+            str(number): positions.get(f"{inbox.topic}/{number}") or EARLIEST
+            for number in range(partitions[inbox.topic])
+        }
+        for inbox in settings.inboxes
+    }
+    return json.dumps(starts)
+
+
+def inbox_records(
+    spark: SparkSession, settings: Settings, *, redis_url: str, starts: str
+) -> DataFrame:
+    """All inboxes as one stream, in the columns of Spark's Kafka source."""
+    topics = ",".join(inbox.topic for inbox in settings.inboxes)
+    if settings.on_kafka:
+        reader = spark.readStream.format("kafka").options(**spark_options(settings))
+        # Without it a trickle of records waits 500 ms for a fetch that was under way.
+        reader = reader.option("kafka.fetch.max.wait.ms", "20").option("includeHeaders", "true")
+        # What retention took before we read it cannot be had: go on, the service has warned.
+        reader = reader.option("failOnDataLoss", "false")
+    else:
+        reader = spark.readStream.format("sendlater-topics")
+        reader = reader.option("redis.url", redis_url).option("space", settings.space)
+    return (
+        reader.option("subscribe", topics)
+        .option("startingOffsets", starts)
+        .option("maxOffsetsPerTrigger", str(settings.intake_rows))
+        .load()
+    )
+
+
+def start_intake(
+    records: DataFrame,
+    settings: Settings,
+    *,
+    redis_url: str,
+    owner: int,
+    run: int,
+    checkpoint: Path,
+) -> StreamingQuery:
+    """Decode every record and park it."""
+    for stage in stages(settings):
+        records = records.selectExpr(*stage)
+    return (
+        records.writeStream.format("sendlater")
+        .queryName("intake")
+        .options(
+            **{
+                "redis.url": redis_url,
+                "space": settings.space,
+                "shards": str(settings.shards),
+                "owner": str(owner),
+                "run": str(run),
+                "check_targets": str(settings.on_kafka).lower(),
+            }
+        )
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )

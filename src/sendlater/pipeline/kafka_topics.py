@@ -1,0 +1,90 @@
+"""Kafka topics as the service sees them: its own, and the targets it has never heard of."""
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from sendlater.errors import BrokerUnavailable
+from sendlater.model import Reason
+
+REQUEST_S = 10.0
+"""Longest wait for one answer of a broker."""
+CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+class KafkaTopics:
+    """Creates and looks up topics. Keeps its admin client alive: its futures need it."""
+
+    def __init__(self, client_options: Mapping[str, str]) -> None:
+        self._admin = AdminClient(dict(client_options))
+        # A producer asks for a topic as the delivering one will: the broker may create it.
+        self._producer = Producer(dict(client_options))
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partition counts of those that exist. Raises BrokerUnavailable."""
+        try:
+            known = self._admin.list_topics(timeout=REQUEST_S).topics
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
+        return {t: len(known[t].partitions) for t in topics if t in known and not known[t].error}
+
+    def create(self, topic: str, *, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic unless it exists; replication is the broker's default."""
+        new = NewTopic(topic, partitions, config=dict(config))
+        try:
+            self._admin.create_topics([new], operation_timeout=REQUEST_S)[topic].result(REQUEST_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def look_up(self, topic: str) -> int | Reason | None:
+        """Largest record in bytes the topic takes; why it takes none; None: ask again soon.
+
+        A topic that is not there is asked for the way a producer does, so that a broker with
+        auto.create.topics.enable creates it and one without does not.
+        """
+        try:
+            found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        except KafkaException:
+            return None
+        if found.error is not None:
+            if found.error.code() in CREATING:
+                return None
+            if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return Reason.NOT_AUTHORISED
+            return Reason.UNKNOWN_TOPIC
+        if not self._may_write(topic):
+            return Reason.NOT_AUTHORISED
+        return self._record_bytes_max(topic)
+
+    def _may_write(self, topic: str) -> bool:
+        """False only where the broker says so (KIP-430)."""
+        try:
+            future = self._admin.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True
+            )[topic]
+            allowed = future.result(REQUEST_S).authorized_operations
+        except (KafkaException, ValueError):
+            return True
+        return not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
+
+    def _record_bytes_max(self, topic: str) -> int:
+        """`max.message.bytes`, less room for headers and framing; no limit where it is hidden."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            config = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
+            limit = int(config["max.message.bytes"].value)
+        except (KafkaException, KeyError, ValueError):
+            return 2**31
+        return max(0, limit - HEADROOM_BYTES)
+
+
+HEADROOM_BYTES = 4_096
+"""What a record batch adds to key and value: framing, and our headers."""

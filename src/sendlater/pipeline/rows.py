@@ -1,0 +1,82 @@
+"""Between packed rows of the store and Arrow batches of Spark."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sendlater.pending.packing import DIALECTS, FIELDS, unpack_many
+
+HEADERS_SQL = "array<struct<key:string,value:binary>>"
+DUE_SCHEMA = (
+    "id binary, due_ms bigint, topic string, partition int, key binary, value binary, "
+    f"headers {HEADERS_SQL}, dialect string, origin_topic string, origin_partition int, "
+    "origin_position bigint, origin_timestamp_ms bigint"
+)
+"""What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ARROW_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary()),
+        ("due_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+        ("dialect", pa.string()),
+        ("origin_topic", pa.string()),
+        ("origin_partition", pa.int32()),
+        ("origin_position", pa.int64()),
+        ("origin_timestamp_ms", pa.int64()),
+    ]
+)
+EMPTY = pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA)
+"""Sent after each real batch: the JVM hands a batch on only when it has seen the next one."""
+
+
+def unpack_columns(packed: Sequence[bytes]) -> list[tuple[Any, ...]]:
+    """Rows as the scripts return them, as columns: due_ms, then the ten fields of the record."""
+    stream = unpack_many(packed)
+    columns = list(zip(*stream[1::2], strict=True))
+    assert len(columns) == FIELDS, len(columns)
+    return [tuple(stream[::2]), *columns]
+
+
+def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """One Arrow batch in DUE_SCHEMA."""
+    due, topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = columns
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.binary()),
+            pa.array(due, pa.int64()),
+            pa.array(topic, pa.binary()).cast(pa.string()),
+            pa.array(partition, pa.int32()),
+            pa.array(key, pa.binary()),
+            pa.array(value, pa.binary()),
+            _headers(headers),
+            pa.array([DIALECTS[number] for number in dialect], pa.binary()).cast(pa.string()),
+            pa.array(origin, pa.binary()).cast(pa.string()),
+            pa.array(from_partition, pa.int32()),
+            pa.array(at, pa.int64()),
+            pa.array(stamp, pa.int64()),
+        ],
+        schema=ARROW_SCHEMA,
+    )
+
+
+def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
+    """Flat [name, value, ...] per row to a list of structs; null where a row has none."""
+    if not any(rows):
+        return pa.nulls(len(rows), ARROW_SCHEMA.field("headers").type)
+    offsets, flat = [0], []
+    for row in rows:
+        flat += row or ()
+        offsets.append(len(flat) // 2)
+    names = pa.array(flat[::2], pa.binary()).cast(pa.string())
+    values = pa.array(flat[1::2], pa.binary())
+    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), entries, type=ARROW_SCHEMA.field("headers").type
+    )

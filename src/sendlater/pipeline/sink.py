@@ -1,0 +1,154 @@
+"""The pending store as a Spark sink: rows become schedules, with the place they were read from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sendlater.config import PARK_COUNT_MAX
+from sendlater.errors import StoreWentBack
+from sendlater.pending import Pending, Shard
+from sendlater.pending.connect import connect
+from sendlater.pending.packing import DIALECT_NUMBER, pack_fields
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+"""Spark's name for the batch a task works for (MicroBatchExecution.BATCH_ID_KEY)."""
+
+
+@dataclass(slots=True)
+class Parked(WriterCommitMessage):  # type: ignore[misc]
+    """What one task parked: per source its end, and where each shard stands."""
+
+    ends: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ParkWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """`write` runs in tasks, `commit` on the driver."""
+
+    def __init__(self, options: Any) -> None:
+        self.url = options["redis.url"]
+        self.space = options["space"]
+        self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
+        self.check_targets = options.get("check_targets", "false") == "true"
+
+    def _pending(self) -> Pending:
+        return Pending(connect(self.url), space=self.space, shards=self.shards)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Parked:
+        """Park Arrow batches in the columns of `sendlater.dialects`, in the order they come."""
+        context = TaskContext.get()
+        assert context is not None, "write runs in a task"
+        pending = self._pending()
+        try:
+            task = _ParkTask(pending, self.owner, self.check_targets)
+            task.require(self.run, int(context.getLocalProperty(BATCH_ID_PROPERTY) or 0))
+            for batch in iterator:
+                task.park(batch)
+            return task.finish()
+        finally:
+            pending.client.close()
+
+    def commit(self, messages: list[Parked | None], batchId: int) -> None:
+        """Every shard has now seen what the batch read."""
+        pending = self._pending()
+        for number, shard in enumerate(pending.shards):
+            ends: list[str] = []
+            for message in messages:
+                for source, end in (message.ends if message else {}).items():
+                    stands = message.seen[source][number]  # type: ignore[union-attr]
+                    if int(stands or 0) < end:
+                        ends += [source, stands, str(end)]
+            shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
+        pending.client.close()
+
+    def abort(self, messages: list[Parked | None], batchId: int) -> None:
+        """Nothing to undo: what was parked is parked, and its position with it."""
+
+
+class _ParkTask:
+    """One task's rows, gathered per shard and source into calls of bounded size."""
+
+    def __init__(self, pending: Pending, owner: int, check_targets: bool) -> None:
+        self.owner = owner
+        self.shards: list[Shard] = pending.shards
+        found = [shard.seen() for shard in self.shards]
+        self.found = [{k: str(v) for k, v in one.items()} for one in found]
+        self.message = Parked()
+        self.waiting: dict[tuple[int, str], list[Any]] = {}
+        self.rejected: dict[tuple[int, str], int] = {}
+        self.known = set(self.shards[0].targets()) if check_targets else None
+
+    def require(self, run: int, batch: int) -> None:
+        """The batch before this one must be in the store: it may have come back older."""
+        allowed = {f"{run}/{batch - 1}", f"{run}/{batch}"}
+        for shard in self.shards:
+            stands = shard.state().get("intake", "")
+            if stands not in allowed:
+                raise StoreWentBack(f"intake stands at {stands!r}, expected one of {allowed}")
+
+    def park(self, batch: pa.RecordBatch) -> None:
+        """Gather one Arrow batch and write what is full."""
+        columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
+        ids, due, *fields, shards = columns
+        if self.known is not None and (new := set(fields[0]) - self.known - {None}):
+            self.shards[0].want(sorted(topic.encode() for topic in new))
+            self.known |= new
+        for schedule_id, due_ms, shard, row in zip(
+            ids, due, shards, zip(*fields, strict=True), strict=True
+        ):
+            topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = row
+            source = f"{origin}/{from_partition}"
+            seen = self.message.seen.get(source)
+            if seen is None:
+                seen = [one.get(source, "") for one in self.found]
+                self.message.seen[source] = seen
+            self.message.ends[source] = at + 1
+            if at < int(seen[shard] or 0):
+                continue
+            packed: Any = ""
+            if due_ms is not None:
+                flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
+                packed = pack_fields(
+                    (
+                        topic,
+                        partition,
+                        key,
+                        value,
+                        flat,
+                        DIALECT_NUMBER[dialect],
+                        origin,
+                        from_partition,
+                        at,
+                        stamp,
+                    )
+                )
+            place = (shard, source)
+            rows = self.waiting.setdefault(place, [])
+            rows += (schedule_id, "" if due_ms is None else due_ms, packed)
+            if dialect == "rejected":
+                self.rejected[place] = self.rejected.get(place, 0) + 1
+            if len(rows) >= 3 * PARK_COUNT_MAX:
+                self._write(place, at + 1)
+
+    def _write(self, place: tuple[int, str], after: int) -> None:
+        number, source = place
+        seen = self.message.seen[source]
+        self.shards[number].park(
+            self.waiting.pop(place),
+            owner=str(self.owner),
+            source=source,
+            seen_before=seen[number],
+            seen_after=str(after),
+            rejected_count=self.rejected.pop(place, 0),
+        )
+        seen[number] = str(after)
+
+    def finish(self) -> Parked:
+        """Write the rest; what the driver needs to commit."""
+        for place in list(self.waiting):
+            self._write(place, self.message.ends[place[1]])
+        return self.message

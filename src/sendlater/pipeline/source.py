@@ -1,0 +1,216 @@
+"""The pending store as a Spark streaming source: its offsets are instants.
+
+A batch lasts until the instant that is its end. Its tasks, one per shard, claim what has fallen due
+and yield it at once. Two lanes whose ends are half a window apart hide each other's pauses.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_BLOCK_MS_MAX
+from sendlater.pending import Batch, Claim, Pending, Shard
+from sendlater.pending.connect import connect
+from sendlater.pipeline.rows import EMPTY, to_arrow, unpack_columns
+
+LEAD_MS = 200
+"""Shortest batch: planning and starting one takes this long."""
+SPIN_MS = 2
+"""A wait shorter than this is slept, not blocked on Redis."""
+TARGETS_REFRESH_MS = 2_000
+"""How long a task trusts its copy of the known target topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What a lane's reader and tasks must know; built from Spark options, which are strings."""
+
+    redis_url: str
+    space: str
+    shards: int
+    owner: int
+    lane: int
+    lanes: int
+    run: int
+    window_ms: int
+    idle_window_ms: int
+    poll_ms: int
+    claim_count: int
+    check_targets: bool
+
+    @classmethod
+    def from_options(cls, options: Any) -> "Lane":
+        """Read the options that `to_options` wrote."""
+        numbers = ("shards", "owner", "lane", "lanes", "run", "window_ms", "idle_window_ms")
+        return cls(
+            redis_url=options["redis.url"],
+            space=options["space"],
+            poll_ms=int(options.get("poll_ms", 2)),
+            claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
+            check_targets=options.get("check_targets", "false") == "true",
+            **{name: int(options[name]) for name in numbers},
+        )
+
+    def to_options(self) -> dict[str, str]:
+        """Spark options; the URL's name makes Spark redact it in plans."""
+        options = {name: str(getattr(self, name)) for name in self.__slots__ if name != "redis_url"}
+        return options | {
+            "redis.url": self.redis_url,
+            "check_targets": str(self.check_targets).lower(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSlice(InputPartition):  # type: ignore[misc]
+    """One task: one shard until the end of the batch."""
+
+    shard: int
+    end_ms: int
+
+
+def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int) -> int:
+    """The first instant of the lane's grid at least LEAD_MS away, plus whole windows up to length.
+
+    >>> batch_end_ms(10_000, lane=0, lanes=2, window_ms=2_000, length_ms=2_000)
+    12000
+    >>> batch_end_ms(10_000, lane=1, lanes=2, window_ms=2_000, length_ms=2_000)
+    11000
+    """
+    phase = lane * window_ms // lanes
+    end = ((now_ms + LEAD_MS - phase) // window_ms + 1) * window_ms + phase
+    return end + max(0, (length_ms - window_ms) // window_ms) * window_ms
+
+
+class DueReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Lives on the driver, except `read`, which runs in tasks."""
+
+    def __init__(self, lane: Lane, *, clock: Clock | None = None) -> None:
+        self.lane = lane
+        self._clock = clock or SystemClock()
+
+    def _pending(self) -> Pending:
+        lane = self.lane
+        return Pending(connect(lane.redis_url), space=lane.space, shards=lane.shards)
+
+    def initialOffset(self) -> dict[str, int]:
+        """Now: what fell due before is claimed by the first batch all the same."""
+        return {"end_ms": self._clock.now_ms()}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """The end of the next batch; `start` again once the service drains.
+
+        A limit on rows has no meaning here: the end is an instant, and claims are bounded.
+        """
+        lane, pending, now_ms = self.lane, self._pending(), self._clock.now_ms()
+        if pending.draining(owner=lane.owner):
+            return start
+        head = pending.oldest_due_ms()
+        idle = head is None or head > now_ms + lane.idle_window_ms
+        end_ms = batch_end_ms(
+            now_ms,
+            lane=lane.lane,
+            lanes=lane.lanes,
+            window_ms=lane.window_ms,
+            length_ms=lane.idle_window_ms if idle else lane.window_ms,
+        )
+        return {"end_ms": max(end_ms, start["end_ms"] + 1)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ShardSlice]:
+        """One task per shard."""
+        if start == end:
+            return []
+        return [ShardSlice(number, end["end_ms"]) for number in range(self.lane.shards)]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Spark has committed this batch, so the broker has every row: settle it."""
+        self._pending().settle(Batch(self.lane.lane, self.lane.run, end["end_ms"]))
+
+    def read(self, partition: ShardSlice) -> Iterator[pa.RecordBatch]:
+        """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
+        client = connect(self.lane.redis_url)
+        try:
+            shard = Shard(client, space=self.lane.space, number=partition.shard)
+            yield from _ShardTask(self.lane, shard, partition.end_ms, self._clock).batches()
+        finally:
+            client.close()
+
+
+class _ShardTask:
+    """One task's loop; state that lives as long as one batch on one shard."""
+
+    def __init__(self, lane: Lane, shard: Shard, end_ms: int, clock: Clock) -> None:
+        self.lane, self.shard, self.end_ms, self.clock = lane, shard, end_ms, clock
+        self.batch = Batch(lane.lane, lane.run, end_ms)
+        self.targets: dict[bytes, int] = {}
+        self.targets_until_ms = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Ends when the instant is reached, the batch is full, or the service drains."""
+        place = self.shard.wake_id()
+        got = self.shard.claimed(self.batch)
+        count = len(got.ids)
+        for first in range(0, count, CLAIM_COUNT_MAX):
+            chunk = slice(first, first + CLAIM_COUNT_MAX)
+            yield from self._arrow(Claim(got.ids[chunk], got.packed[chunk]))
+        while count < BATCH_COUNT_MAX:
+            now_ms = self.clock.now_ms()
+            got = self.shard.claim(
+                self.batch,
+                owner=self.lane.owner,
+                now_ms=min(now_ms, self.end_ms),
+                count_max=self.lane.claim_count,
+            )
+            if got.draining:
+                return
+            if got.ids:
+                count += len(got.ids)
+                yield from self._arrow(got)
+                if len(got.ids) < self.lane.claim_count // 4:
+                    time.sleep(self.lane.poll_ms / 1000)
+            elif now_ms >= self.end_ms:
+                return
+            else:
+                place = self._wait(place, got.next_due_ms, now_ms)
+
+    def _wait(self, place: str, next_due_ms: int | None, now_ms: int) -> str:
+        """Sleep until the next due time, the end, or something earlier has been parked."""
+        until_ms = min(self.end_ms, self.end_ms if next_due_ms is None else next_due_ms)
+        left_ms = until_ms - now_ms
+        if left_ms <= SPIN_MS:
+            time.sleep(max(0.0005, left_ms / 1000))
+            return place
+        return self.shard.wait(place, block_ms=min(left_ms - 1, WAIT_BLOCK_MS_MAX))
+
+    def _arrow(self, got: Claim) -> Iterator[pa.RecordBatch]:
+        columns = unpack_columns(got.packed)
+        ids = got.ids
+        if self.lane.check_targets:
+            refused = self._refused(ids, columns)
+            if refused:
+                self.shard.set_aside(self.batch, [ids[i] for i in refused])
+                keep = [i for i in range(len(ids)) if i not in refused]
+                if not keep:
+                    return
+                ids = [ids[i] for i in keep]
+                columns = [tuple(column[i] for i in keep) for column in columns]
+        yield to_arrow(ids, columns)
+        yield EMPTY
+
+    def _refused(self, ids: list[bytes], columns: list[tuple[Any, ...]]) -> set[int]:
+        """Rows whose target topic is not known to take them; a copy of the list may be old."""
+        topics, keys, values = columns[1], columns[3], columns[4]
+        now_ms = self.clock.now_ms()
+        wanted = set(topics)
+        if now_ms >= self.targets_until_ms or not wanted <= self.targets.keys():
+            self.targets = self.shard.targets()
+            self.targets_until_ms = now_ms + TARGETS_REFRESH_MS
+        smallest = min((self.targets.get(topic, -1) for topic in wanted), default=0)
+        sizes = [len(k or b"") + len(v or b"") for k, v in zip(keys, values, strict=True)]
+        if max(sizes) <= smallest:
+            return set()
+        return {i for i in range(len(ids)) if sizes[i] > self.targets.get(topics[i], -1)}

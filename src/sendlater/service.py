@@ -1,0 +1,308 @@
+"""The service: the only place that wires rooms together, and keeps them running."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sendlater.client.brokers import open_topics
+from sendlater.config import REJECTED_TOPIC_BYTES_MAX, Settings, client_options
+from sendlater.errors import Fenced, SendlaterError, StoreUnavailable
+from sendlater.local.installation import Installation
+from sendlater.pending import Batch, Pending
+from sendlater.pipeline.delivery import start_lane
+from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
+from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.session import start_session
+from sendlater.pipeline.source import Lane
+from sendlater.pipeline.targets import Targets
+
+WATCH_S = 0.1
+"""Pause between two looks at the queries."""
+STORE_WATCH_S = 1.0
+"""Pause between two looks at whether the store went back or was taken over."""
+RESTART_DELAY_S = 0.5
+"""Pause before the first restart of a failed query; doubled each time after."""
+HEALTHY_S = 30.0
+"""A query that ran this long has its restart delay forgotten."""
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class Worker:
+    """A query that must be running: how to start it, and what it is doing now."""
+
+    name: str
+    start: Callable[[], StreamingQuery]
+    query: StreamingQuery | None = None
+    started_s: float = 0.0
+    delay_s: float = RESTART_DELAY_S
+    next_s: float = 0.0
+    run: int = 0
+    lane: int | None = None
+
+
+class Service:
+    """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
+
+    def __init__(self, settings: Settings, installation: Installation) -> None:
+        self.settings = settings
+        self.installation = installation
+        self.owner = 0
+        self._spark: SparkSession | None = None
+        self._targets: Targets | None = None
+        self._workers: list[Worker] = []
+        self._scratch = settings.data_dir / "checkpoints" / settings.space
+        self._checkpoint = 0
+        self._seen: dict[str, int] = {}
+        self.pending = Pending.open(
+            installation.redis_url, space=settings.space, shards=settings.shards
+        )
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Fence, release, go: returns when every query has been started.
+
+        Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
+        """
+        settings = self.settings
+        self.pending.require_layout()
+        partitions = self._own_topics()
+        spark = start_session(
+            settings, java_home=self.installation.java_home, jars=self.installation.jars
+        )
+        self._spark = spark
+        # The fence comes last, so that an older service delivers until this one can.
+        self.owner = self.pending.fence()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self.pending.release_all(owner=self.owner)
+        if settings.on_kafka:
+            topics = KafkaTopics(client_options(settings))
+            self._targets = Targets(self.pending, topics, settings, owner=self.owner)
+            self._targets.start()
+        for number in range(settings.lanes):
+            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
+            worker.start = lambda worker=worker: self._start_lane(spark, worker)  # type: ignore[misc]
+            self._workers.append(worker)
+        self._workers.append(Worker("intake", lambda: self._start_intake(spark, partitions)))
+        for worker in self._workers:
+            self._start(worker)
+
+    def _own_topics(self) -> dict[str, int]:
+        """Partition counts of the inboxes, created where missing and allowed."""
+        settings = self.settings
+        inboxes = [inbox.topic for inbox in settings.inboxes]
+        if not settings.on_kafka:
+            topics = open_topics(self.installation.redis_url, settings)
+            for topic in (*inboxes, settings.rejected_topic):
+                if not topics.exists(topic):
+                    topics.create(topic)
+            return {topic: topics.partitions(topic) for topic in inboxes}
+        kafka = KafkaTopics(client_options(settings))
+        wanted = [*inboxes, settings.rejected_topic]
+        missing = set(wanted) - kafka.partitions(wanted).keys()
+        for topic in sorted(missing):
+            if not settings.create_topics:
+                raise SendlaterError(f"topic {topic!r} does not exist, and create_topics is off")
+            large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
+            config = large if topic == settings.rejected_topic else {}
+            kafka.create(topic, partitions=settings.topic_partitions, config=config)
+            _log.info("topic created", topic=topic)
+        deadline = time.monotonic() + settings.stop_timeout_ms / 1000
+        while set(inboxes) - (found := kafka.partitions(inboxes)).keys():
+            if time.monotonic() > deadline:
+                raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
+            time.sleep(WATCH_S)
+        return found
+
+    def _next_checkpoint(self, name: str) -> Path:
+        """Checkpoints are scratch: what must survive is in the store."""
+        self._checkpoint += 1
+        return self._scratch / f"{self.owner}-{self._checkpoint}-{name}"
+
+    def _start_lane(self, spark: SparkSession, worker: Worker) -> StreamingQuery:
+        settings = self.settings
+        assert worker.lane is not None
+        worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
+        lane = Lane(
+            redis_url=self.installation.redis_url,
+            space=settings.space,
+            shards=settings.shards,
+            owner=self.owner,
+            lane=worker.lane,
+            lanes=settings.lanes,
+            run=worker.run,
+            window_ms=settings.window_ms,
+            idle_window_ms=settings.idle_window_ms,
+            poll_ms=settings.poll_ms,
+            claim_count=settings.claim_count,
+            check_targets=settings.on_kafka,
+        )
+        checkpoint = self._next_checkpoint(worker.name)
+        return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
+
+    def _start_intake(self, spark: SparkSession, partitions: dict[str, int]) -> StreamingQuery:
+        run = self.pending.open_intake(owner=self.owner)
+        self._seen = self.pending.positions()
+        starts = starting_offsets(self.settings, self._seen, partitions)
+        redis_url = self.installation.redis_url
+        return start_intake(
+            inbox_records(spark, self.settings, redis_url=redis_url, starts=starts),
+            self.settings,
+            redis_url=redis_url,
+            owner=self.owner,
+            run=run,
+            checkpoint=self._next_checkpoint("intake"),
+        )
+
+    def _start(self, worker: Worker) -> None:
+        worker.started_s = time.monotonic()
+        worker.query = worker.start()
+
+    # --- running --------------------------------------------------------------------------------
+
+    def watch(self, stop: threading.Event) -> None:
+        """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
+        store_s = 0.0
+        while not stop.wait(WATCH_S):
+            now_s = time.monotonic()
+            for worker in self._workers:
+                self._look_after(worker, now_s)
+            if now_s - store_s >= STORE_WATCH_S:
+                store_s = now_s
+                self._look_after_store()
+
+    def _look_after(self, worker: Worker, now_s: float) -> None:
+        """Restart a query that ended, with growing pauses; its cause is logged once, in words."""
+        if worker.query is not None:
+            if worker.query.isActive:
+                if now_s - worker.started_s > HEALTHY_S:
+                    worker.delay_s = RESTART_DELAY_S
+                return
+            self._require_owner()
+            _log.error("query failed", query=worker.name, cause=_cause(worker.query))
+            worker.query = None
+            worker.next_s = now_s + worker.delay_s
+            worker.delay_s = min(2 * worker.delay_s, self.settings.restart_delay_ms_max / 1000)
+        elif now_s >= worker.next_s:
+            try:
+                self._start(worker)
+                _log.info("query started again", query=worker.name)
+            except Fenced:
+                raise
+            except Exception as error:
+                _log.warning("query cannot start yet", query=worker.name, cause=str(error))
+                worker.next_s = now_s + worker.delay_s
+
+    def _require_owner(self) -> None:
+        try:
+            standing = self.pending.owner()
+        except Exception:
+            return
+        if standing != self.owner:
+            raise Fenced(
+                f"a newer service (owner {standing}) has taken over space "
+                f"{self.settings.space!r}; this one (owner {self.owner}) stops"
+            )
+
+    def _look_after_store(self) -> None:
+        """Notice a takeover, and a store that came back older than it was."""
+        self._require_owner()
+        try:
+            seen = self.pending.positions()
+        except Exception as error:
+            _log.warning("the store does not answer", cause=str(error))
+            return
+        back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
+        self._seen = seen
+        if back:
+            _log.error("the store came back older than it was; reading again", inboxes=back)
+            intake = self._workers[-1]
+            if intake.query is not None:
+                intake.query.stop()
+                intake.query, intake.next_s = None, 0.0
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""
+        try:
+            self._drain()
+        except (SendlaterError, StoreUnavailable) as error:
+            _log.warning("stopped without settling", cause=str(error))
+        self.close()
+
+    def _drain(self) -> None:
+        if not self.owner:
+            return
+        intake = self._workers[-1]
+        if intake.query is not None:
+            intake.query.stop()
+        self.pending.drain(owner=self.owner)
+        deadline = time.monotonic() + self.settings.stop_timeout_ms / 1000
+        lanes = [w for w in self._workers if w.lane is not None and w.query is not None]
+        while lanes and time.monotonic() < deadline:
+            lanes = [worker for worker in lanes if not self._settled(worker)]
+            time.sleep(WATCH_S / 4)
+        for worker in lanes:
+            _log.warning(
+                "lane did not end in time; its batch is released at the next start",
+                query=worker.name,
+            )
+
+    def _settled(self, worker: Worker) -> bool:
+        """Settle what Spark has committed of a draining lane; whether that was all of it.
+
+        A stopping query never commits its last batch to the source, so it is done here.
+        """
+        query = worker.query
+        assert query is not None
+        ends = [
+            int(name.split(":")[2])
+            for shard in self.pending.shards
+            for name in shard.batches()
+            if name.startswith(f"{worker.lane}:{worker.run}:")
+        ]
+        if not ends:
+            return True
+        if not query.isActive:
+            return True
+        progress = query.lastProgress
+        if progress is None:
+            return False
+        committed_ms = int(json.loads(progress.sources[0].endOffset)["end_ms"])
+        for end_ms in set(ends):
+            if end_ms <= committed_ms:
+                assert worker.lane is not None
+                self.pending.settle(Batch(worker.lane, worker.run, end_ms))
+        return max(ends) <= committed_ms
+
+    def close(self) -> None:
+        """At once: queries and Spark end, nothing is settled."""
+        if self._targets is not None:
+            self._targets.stop()
+        for worker in self._workers:
+            if worker.query is not None and worker.query.isActive:
+                worker.query.stop()
+        if self._spark is not None:
+            self._spark.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _cause(query: StreamingQuery) -> str:
+    """Why a query ended: the last line of the Python error in it, or the first of Spark's."""
+    error = query.exception()
+    if error is None:
+        return "it was stopped"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Error:" in line or "Exception:" in line]
+    return (named or lines or ["unknown"])[-1][:500]

@@ -1,0 +1,7 @@
+"""Topics on Redis Streams: the development stand-in for Kafka (docs/topics-on-redis.md)."""
+
+from sendlater.topics.consumer import Consumer
+from sendlater.topics.layout import TopicRecord
+from sendlater.topics.streams import Topics
+
+__all__ = ["Consumer", "TopicRecord", "Topics"]

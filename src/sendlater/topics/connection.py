@@ -1,0 +1,140 @@
+"""A connection to the Redis behind topics, with the one policy for repeating commands."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from sendlater.errors import BadSettings, BrokerUnavailable
+
+RETRY_DELAY_S = 0.05
+RETRY_DELAY_S_MAX = 2.0
+GROUP_ERRORS = ("NOGROUP", "BUSYGROUP", "UNBLOCKED")
+"""How Redis says that a group is not there, or was there already, or went away meanwhile."""
+CLUSTER_SCHEME = "+cluster://"
+RAW_REPLIES = ("XADD", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XAUTOCLAIM", "XPENDING")
+
+Command = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class Connection:
+    """Sends commands; safe to share between threads.
+
+    What Redis does not answer, or refuses, is sent `attempts_max` times in all, with growing
+    pauses (50 ms, doubled, at most 2 s), then BrokerUnavailable is raised. Only answers about
+    consumer groups come as redis' own ResponseError.
+    """
+
+    def __init__(self, redis_url: str, *, attempts_max: int) -> None:
+        assert attempts_max > 0, f"attempts_max must be positive, got {attempts_max}"
+        # redis-py would by itself send an XADD again whose reply was lost.
+        once = Retry(NoBackoff(), 0)
+        self.is_cluster = CLUSTER_SCHEME in redis_url
+        client = RedisCluster if self.is_cluster else Redis
+        try:
+            url = redis_url.replace(CLUSTER_SCHEME, "://", 1)
+            self._redis: Any = client.from_url(url, protocol=2, retry=once)
+        except ValueError as error:
+            raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error
+        except (RedisError, OSError) as error:
+            raise BrokerUnavailable(f"topics on Redis: no cluster there: {error}") from error
+        self._attempts_max = attempts_max
+        self._closed = threading.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed.is_set()
+
+    def command(self, *command: Any) -> Any:
+        """The reply to one command that is safe to repeat."""
+        return self._attempt(lambda: self._raw_redis().execute_command(*command))
+
+    def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to commands that are safe to repeat, in one round trip."""
+        return self._attempt(lambda: _all_good(self.send(commands))) if commands else []
+
+    def transaction(self, commands: Sequence[Command]) -> list[Any]:
+        """The same for commands on one key that nobody may come between."""
+        return self._attempt(lambda: _all_good(self.send(commands, transaction=True)))
+
+    def append(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to commands of which only the refused or unanswered may be repeated."""
+        replies: list[Any] = [None] * len(commands)
+        left = list(range(len(commands)))
+        for attempt in itertools.count(1):
+            try:
+                answers = self.send([commands[i] for i in left])
+            except (RedisError, OSError) as error:
+                answers = [error] * len(left)
+            for i, answer in zip(left, answers, strict=True):
+                replies[i] = answer
+            left = [i for i in left if isinstance(replies[i], Exception)]
+            if not left:
+                break
+            self._give_up_or_pause(attempt, replies[left[0]])
+        return replies
+
+    def send(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
+        """Replies and refusals (as exceptions in the list), once, without repeating."""
+        pipeline = self._raw_redis().pipeline(transaction=transaction)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless closed."""
+        self._closed.wait(seconds)
+
+    def close(self) -> None:
+        """End pauses and give connections back."""
+        self._closed.set()
+        self._redis.close()
+
+    def _raw_redis(self) -> Any:
+        """The client, told to leave replies alone; nodes of a cluster come and go."""
+        if self.is_cluster:
+            nodes = [self._redis.get_redis_connection(n) for n in self._redis.get_nodes()]
+        else:
+            nodes = [self._redis]
+        for client in nodes:
+            for command in RAW_REPLIES:
+                # redis-py would make a dict of an entry, and forget duplicate headers.
+                client.set_response_callback(command, _raw)
+        return self._redis
+
+    def _attempt(self, call: Callable[[], T]) -> T:
+        for attempt in itertools.count(1):
+            try:
+                return call()
+            except (RedisError, OSError) as error:
+                if isinstance(error, ResponseError) and str(error).startswith(GROUP_ERRORS):
+                    raise
+                self._give_up_or_pause(attempt, error)
+        raise AssertionError("the loop returns or raises")
+
+    def _give_up_or_pause(self, attempt: int, error: Exception) -> None:
+        if attempt >= self._attempts_max or self.closed:
+            raise BrokerUnavailable(
+                f"topics on Redis: gave up after {attempt} attempts: {error}"
+            ) from error
+        self.pause(min(RETRY_DELAY_S * 2 ** (attempt - 1), RETRY_DELAY_S_MAX))
+
+
+def _all_good(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _raw(reply: Any, **_: Any) -> Any:
+    return reply

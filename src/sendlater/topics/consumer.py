@@ -1,0 +1,222 @@
+"""Consumer groups over topics on Redis: many processes share the records, none is skipped."""
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from sendlater.errors import BadRequest
+from sendlater.topics import layout
+from sendlater.topics.connection import GROUP_ERRORS
+from sendlater.topics.layout import TopicRecord
+from sendlater.topics.streams import TOPIC_AGE_S_MAX, Place, Topics
+
+TAKE_OVER_COUNT_MAX = 100
+"""Most entries looked at per partition and call when taking over what another consumer left."""
+NO_TOPIC_PAUSE_S = 0.1
+"""Pause before looking again while none of the subscribed topics exists."""
+START = "0-0"
+
+
+class Consumer:
+    """One member of a group. Not to be shared between threads; give each thread its own.
+
+    A new group starts at the beginning of what is kept. Each record goes to one member. What a
+    member polled and did not `ack` within `idle_ms` is given to whoever polls next, so `idle_ms`
+    must be longer than handling a poll takes. At least once: a record may come twice, never not
+    at all, unless retention removed it first.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        group: str,
+        *,
+        subscribe: Sequence[str],
+        name: str | None = None,
+        idle_ms: int = 60_000,
+    ) -> None:
+        if not group or not subscribe or isinstance(subscribe, str):
+            raise BadRequest(f"expected a group and a list of topics, got {group!r}, {subscribe!r}")
+        assert idle_ms > 0, f"idle_ms must be positive, got {idle_ms}"
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._topics = topics
+        self._group = group
+        self._subscribed = [layout.check_topic(topic) for topic in subscribe]
+        self._idle_ms = idle_ms
+        self._places: list[Place] = []
+        self._refresh_s = 0.0
+        self._cursors: dict[Place, str] = {}
+        self._take_over_s = 0.0
+        self._closed = False
+
+    def poll(self, count_max: int = 500, *, timeout_ms: int = 1_000) -> list[TopicRecord]:
+        """Up to `count_max` records, as soon as there are any; empty after `timeout_ms`.
+
+        In order within a partition. Raises BrokerUnavailable if Redis does not answer.
+        """
+        assert count_max > 0, f"count_max must be positive, got {count_max}"
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        while not (self._closed or self._topics.connection.closed):
+            left_ms = max(0, int((deadline_s - time.monotonic()) * 1000))
+            try:
+                records = self._left_behind(count_max) or self._new(count_max, left_ms)
+            except ResponseError as error:
+                if not str(error).startswith(GROUP_ERRORS):
+                    raise
+                # The topic was deleted, or another member went back: the group begins anew.
+                self._places, records = [], []
+            if records or not left_ms:
+                return records
+        return []
+
+    def ack(self, records: Iterable[TopicRecord]) -> int:
+        """Say that these are done; returns how many were not yet. Harmless to repeat."""
+        ids: dict[Place, list[str]] = defaultdict(list)
+        for record in records:
+            ids[record.topic, record.partition].append(layout.entry_id_of(record.position))
+        return sum(
+            self._topics.connection.commands([self._x("XACK", p, *some) for p, some in ids.items()])
+        )
+
+    def seek_to_start(self) -> None:
+        """Take the whole group back to the first record still kept."""
+        self._go_to(START)
+
+    def seek(self, timestamp_ms: int) -> None:
+        """Take the whole group to the first record of that instant or later.
+
+        Records that members have polled and not acknowledged are forgotten: they come again only
+        if they lie behind the new position.
+        """
+        before = layout.position_at(timestamp_ms) - 1
+        self._go_to(layout.entry_id_of(before) if before > 0 else START)
+
+    def close(self) -> None:
+        """Leave the group; what was not acknowledged is left to the others."""
+        self._closed = True
+        # Redis forgets what a removed consumer has not acknowledged, so only leave empty-handed.
+        pending = self._topics.connection.commands(
+            [self._x("XPENDING", place, "-", "+", 1, self.name) for place in self._places]
+        )
+        self._topics.connection.commands(
+            [
+                ("XGROUP", "DELCONSUMER", self._topics.stream_key(place), self._group, self.name)
+                for place, entries in zip(self._places, pending, strict=True)
+                if not entries
+            ]
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ResponseError):
+            self.close()
+
+    def _new(self, count_max: int, block_ms: int) -> list[TopicRecord]:
+        """The next records nobody in the group has had."""
+        places = self._joined()
+        if not places:
+            self._topics.connection.pause(min(NO_TOPIC_PAUSE_S, block_ms / 1000))
+            return []
+        # Redis limits each stream, we promised a limit for all: rotate, so that none starves.
+        self._places = places[1:] + places[:1]
+        asked = places[:count_max]
+        return self._topics.read_streams(
+            ["XREADGROUP", "GROUP", self._group, self.name],
+            dict.fromkeys(asked, ">"),
+            count=count_max // len(asked),
+            block_ms=min(block_ms, int(TOPIC_AGE_S_MAX * 1000)),
+        )
+
+    def _left_behind(self, count_max: int) -> list[TopicRecord]:
+        """Records that a member polled and did not acknowledge for `idle_ms`, now ours."""
+        places = self._joined()
+        now_s = time.monotonic()
+        if not places or now_s < self._take_over_s:
+            return []
+        count = min(count_max // len(places) or 1, TAKE_OVER_COUNT_MAX)
+        replies = self._topics.connection.commands(
+            [
+                self._x(
+                    "XAUTOCLAIM",
+                    place,
+                    self.name,
+                    self._idle_ms,
+                    self._cursors.get(place, START),
+                    "COUNT",
+                    count,
+                    "JUSTID",
+                )
+                for place in places[:count_max]
+            ]
+        )
+        records: list[TopicRecord] = []
+        for place, reply in zip(places, replies, strict=False):
+            self._cursors[place] = reply[0].decode()
+            records += self._still_kept(place, reply[1])
+        if not records and all(cursor == START for cursor in self._cursors.values()):
+            self._take_over_s = now_s + self._idle_ms / 4000
+        return records
+
+    def _still_kept(self, place: Place, ids: list[bytes]) -> list[TopicRecord]:
+        """The entries with these ids; those removed by retention are acknowledged."""
+        key = self._topics.stream_key(place)
+        replies = self._topics.connection.commands(
+            [("XRANGE", key, entry_id, entry_id) for entry_id in ids]
+        )
+        gone = [entry_id for entry_id, found in zip(ids, replies, strict=True) if not found]
+        if gone:
+            self._topics.connection.commands([self._x("XACK", place, *gone)])
+        return [
+            layout.decode(entry, topic=place[0], partition=place[1])
+            for found in replies
+            for entry in found
+        ]
+
+    def _joined(self) -> list[Place]:
+        """All partitions of the topics that exist, with the group on each of them."""
+        if self._places and time.monotonic() - self._refresh_s <= TOPIC_AGE_S_MAX:
+            return self._places
+        existing = [(t, p) for t in self._subscribed for p in range(self._topics.partitions(t))]
+        for place in existing:
+            if place not in self._places:
+                self._join(place)
+        kept = [place for place in self._places if place in existing]
+        self._places = kept + [place for place in existing if place not in kept]
+        self._refresh_s = time.monotonic()
+        return self._places
+
+    def _join(self, place: Place) -> None:
+        key = self._topics.stream_key(place)
+        try:
+            self._topics.connection.commands(
+                [("XGROUP", "CREATE", key, self._group, START, "MKSTREAM")]
+            )
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    def _go_to(self, entry_id: str) -> None:
+        """Start the group anew behind an entry id, in one step per partition."""
+        for place in self._joined():
+            key = self._topics.stream_key(place)
+            # SETID alone would leave what members have pending, to come again out of turn.
+            self._topics.connection.transaction(
+                [
+                    ("XGROUP", "DESTROY", key, self._group),
+                    ("XGROUP", "CREATE", key, self._group, entry_id, "MKSTREAM"),
+                ]
+            )
+        self._cursors.clear()
+
+    def _x(self, command: str, place: Place, *arguments: Any) -> tuple[Any, ...]:
+        """A command on the group of one partition."""
+        return (command, self._topics.stream_key(place), self._group, *arguments)

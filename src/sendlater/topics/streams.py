@@ -1,0 +1,253 @@
+"""Topics on Redis Streams: create, produce, read. What Kafka is elsewhere, for development."""
+
+import contextlib
+import itertools
+import os
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
+
+from redis.exceptions import RedisError
+
+from sendlater import config
+from sendlater.errors import BadRequest
+from sendlater.model import Record
+from sendlater.topics import layout
+from sendlater.topics.connection import Connection
+from sendlater.topics.layout import TopicRecord
+
+TOPIC_AGE_S_MAX = 1.0
+"""How long a partition count is believed: partitions added meanwhile are noticed after this."""
+TRIM_EVERY_MS = 1_000
+"""Entries too old are removed at most this often per partition, by Redis' own clock."""
+CLUSTER_PAUSE_S = 0.02
+"""Pause between two looks at a cluster, where one blocking read cannot span partitions."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class Topics:
+    """The topics of one space. Safe to share between threads; each process needs its own.
+
+    What Redis refuses or does not answer is sent `write_attempts_max` times in all, with growing
+    pauses (50 ms, doubled, at most 2 s), then BrokerUnavailable is raised. A write whose reply was
+    lost may have happened, so repeating it can double the record: at least once, as on Kafka
+    without idempotence.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        space: str = "sendlater",
+        partitions_default: int = 4,
+        retention_ms: int = 7 * 24 * 3_600_000,
+        length_max: int = 1_000_000,
+        write_attempts_max: int = 5,
+    ) -> None:
+        assert min(partitions_default, retention_ms, length_max) > 0, "limits must be positive"
+        self.connection = Connection(redis_url, attempts_max=write_attempts_max)
+        self.space = space
+        self._topics_key = layout.topics_key(space)
+        self._partitions_default = partitions_default
+        self._retention_ms = retention_ms
+        self._length_max = length_max
+        self._known: dict[str, tuple[int, float]] = {}
+        self._trimmed_ms: dict[str, int] = {}
+        # Producers that send one keyless record each must not all choose partition 0.
+        self._turns = itertools.count(int.from_bytes(os.urandom(2)))
+
+    def create(self, topic: str, partitions: int | None = None) -> int:
+        """Create `topic` unless it is there; returns its partition count, whoever created it."""
+        layout.check_topic(topic)
+        count = self._partitions_default if partitions is None else partitions
+        if count < 1:
+            raise BadRequest(f"partitions: expected at least 1, got {count}")
+        created = layout.encode_topic(count, created_ms=time.time_ns() // 1_000_000)
+        self.connection.command("HSETNX", self._topics_key, topic, created)
+        self._known.pop(topic, None)
+        return self.partitions(topic)
+
+    def exists(self, topic: str) -> bool:
+        """Whether the topic was created."""
+        return self.partitions(topic) > 0
+
+    def names(self) -> list[str]:
+        """All topics of the space, sorted."""
+        return sorted(name.decode() for name in self.connection.command("HKEYS", self._topics_key))
+
+    def partitions(self, topic: str) -> int:
+        """The topic's partition count, at most a second old; 0 if there is no such topic."""
+        count, read_s = self._known.get(topic, (0, 0.0))
+        if not count or time.monotonic() - read_s > TOPIC_AGE_S_MAX:
+            text = self.connection.command("HGET", self._topics_key, topic)
+            count = layout.decode_partitions(text) if text else 0
+            self._known[topic] = (count, time.monotonic())
+        return count
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Give an existing topic more partitions; keys may move to another one, as on Kafka."""
+        text = self.connection.command("HGET", self._topics_key, topic)
+        if not text or layout.decode_partitions(text) > partitions:
+            raise BadRequest(f"{topic}: expected a topic with at most {partitions} partitions")
+        changed = layout.encode_topic(partitions, created_ms=layout.decode_created_ms(text))
+        self.connection.command("HSET", self._topics_key, topic, changed)
+        self._known.pop(topic, None)
+
+    def delete(self, topic: str) -> None:
+        """Remove the topic, its records and its groups' positions; harmless if it is not there."""
+        keys = [self.stream_key((topic, p)) for p in range(self.partitions(topic))]
+        self.connection.command("HDEL", self._topics_key, topic)
+        self._known.pop(topic, None)
+        self.connection.commands([("UNLINK", key) for key in keys])
+
+    def produce(self, record: Record) -> int:
+        """Append one record; returns its position. Creates the topic if need be.
+
+        Raises BadRequest for a bad topic name or partition, BrokerUnavailable.
+        """
+        return self._append([record])[0]
+
+    def produce_many(self, records: Iterable[Record]) -> list[int]:
+        """Append records, in order within each partition; returns their positions.
+
+        Raises as `produce` does; records before the failure have then been written.
+        """
+        return [position for chunk in _chunks(records) for position in self._append(chunk)]
+
+    def read(
+        self, topic: str, partition: int, *, after_position: int, count_max: int, block_ms: int = 0
+    ) -> list[TopicRecord]:
+        """Records behind `after_position` (0: from the start), without a group.
+
+        Waits up to `block_ms` (at most 1 s) for the first one; may return an empty list.
+        """
+        after = {(topic, partition): layout.entry_id_of(after_position)}
+        return self.read_streams(["XREAD"], after, count=count_max, block_ms=block_ms)
+
+    def read_range(
+        self, topic: str, partition: int, *, start: int, end: int, count_max: int
+    ) -> list[TopicRecord]:
+        """Records from position `start` up to but not including `end`."""
+        first, last = layout.entry_id_of(start), layout.entry_id_of(end - 1)
+        key = self.stream_key((topic, partition))
+        entries = self.connection.command("XRANGE", key, first, last, "COUNT", count_max)
+        return [layout.decode(entry, topic=topic, partition=partition) for entry in entries]
+
+    def end_positions(self, topic: str) -> dict[int, int]:
+        """The position of each partition's last record, 0 where there is none."""
+        keys = [self.stream_key((topic, p)) for p in range(self.partitions(topic))]
+        replies = self.connection.commands(
+            [("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys]
+        )
+        return {
+            p: layout.position_of(entries[0][0]) if entries else 0
+            for p, entries in enumerate(replies)
+        }
+
+    def wait(self, after_positions: Mapping[Place, int], *, block_ms: int) -> bool:
+        """Whether anything lies behind these positions, waiting up to `block_ms` for it."""
+        after = {place: layout.entry_id_of(p) for place, p in after_positions.items()}
+        return bool(self.read_streams(["XREAD"], after, count=1, block_ms=block_ms))
+
+    def close(self) -> None:
+        """End waits and give connections back."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stream_key(self, place: Place) -> str:
+        """The key of one partition's stream."""
+        return layout.stream_key(self.space, topic=place[0], partition=place[1])
+
+    def read_streams(
+        self, head: list[str], after: Mapping[Place, str], *, count: int, block_ms: int
+    ) -> list[TopicRecord]:
+        """XREAD or XREADGROUP (`head`) over partitions, each behind its own entry id.
+
+        At most `count` of each partition, after at most `block_ms` or 1 s.
+        """
+        wait_ms = min(block_ms, config.WAIT_BLOCK_MS_MAX)
+        places = {self.stream_key(place).encode(): place for place in after}
+        options = (*head, "COUNT", count)
+        if self.connection.is_cluster:
+            # One command cannot span slots: look at each, and once more after a pause.
+            single = [(*options, "STREAMS", key, after[place]) for key, place in places.items()]
+            replies = self.connection.commands(single)
+            if not any(replies) and wait_ms:
+                self.connection.pause(min(CLUSTER_PAUSE_S, wait_ms / 1000))
+                replies = self.connection.commands(single)
+            streams = [stream for reply in replies for stream in reply or ()]
+        else:
+            block = ("BLOCK", wait_ms) if wait_ms > 0 else ()  # BLOCK 0 would wait for ever
+            command = (*options, *block, "STREAMS", *places, *after.values())
+            streams = self.connection.command(*command) or []
+        return [
+            layout.decode(entry, topic=places[key][0], partition=places[key][1])
+            for key, entries in streams
+            for entry in entries
+        ]
+
+    def _append(self, records: Sequence[Record]) -> list[int]:
+        keys = [self.stream_key((r.topic, self._partition(r))) for r in records]
+        replies = self.connection.append(
+            [
+                ("XADD", key, "MAXLEN", "~", self._length_max, "*", *layout.encode(record))
+                for key, record in zip(keys, records, strict=True)
+            ]
+        )
+        positions = [layout.position_of(reply) for reply in replies]
+        self._trim(dict(zip(keys, map(layout.timestamp_ms_of, positions), strict=True)))
+        return positions
+
+    def _partition(self, record: Record) -> int:
+        count = self.partitions(record.topic) or self.create(record.topic)
+        if record.partition is not None:
+            if not 0 <= record.partition < count:
+                raise BadRequest(
+                    f"{record.topic}: expected a partition within 0..{count - 1}, "
+                    f"got {record.partition}"
+                )
+            return record.partition
+        if record.key is not None:
+            return zlib.crc32(record.key) % count
+        return next(self._turns) % count
+
+    def _trim(self, written_ms: Mapping[str, int]) -> None:
+        """Drop what is too old where we have just written, judged by the ids Redis gave."""
+        due = {
+            key: ms
+            for key, ms in written_ms.items()
+            if ms - self._trimmed_ms.get(key, 0) >= TRIM_EVERY_MS
+        }
+        if not due:
+            return
+        self._trimmed_ms |= due
+        # The records are written: failing now would make the caller write them again.
+        with contextlib.suppress(RedisError, OSError):
+            self.connection.send(
+                [
+                    ("XTRIM", key, "MINID", "~", max(0, ms - self._retention_ms))
+                    for key, ms in due.items()
+                ]
+            )
+
+
+def _chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Lists small enough for one pipeline."""
+    chunk: list[Record] = []
+    size_bytes = 0
+    for record in records:
+        chunk.append(record)
+        size_bytes += len(record.value or b"")
+        if len(chunk) >= config.TOPIC_WRITE_COUNT_MAX or size_bytes >= config.TOPIC_CHUNK_BYTES:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk

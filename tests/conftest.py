@@ -1,0 +1,36 @@
+"""Servers are started once a session; a test has a space and topics of its own on them.
+
+A server that cannot be started is an error, not a skip: a silent skip hides what is broken.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from servers import own_kafka, own_redis
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis shared by the session's tests."""
+    with own_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Bootstrap servers of a Kafka shared by the session's tests; it creates no topic unasked."""
+    with own_kafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server.bootstrap_servers
+
+
+@pytest.fixture
+def space() -> str:
+    """A key prefix that no other test uses."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic_name(space: str) -> Callable[[str], str]:
+    """Makes topic names that no other test uses: `topic_name("orders")`."""
+    return lambda name: f"{name}-{space}"

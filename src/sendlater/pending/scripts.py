@@ -17,7 +17,7 @@ class LaneEnded(Fenced):
     """A task outlived its run of a lane; what it would claim nobody would settle."""
 
 
-_REFUSALS = {"FENCED": Fenced, "ENDED": LaneEnded, "MOVED": StoreWentBack}
+_REFUSALS = {"FENCED": Fenced, "ENDED": LaneEnded, "ELSEWHERE": StoreWentBack}
 
 
 class Script:

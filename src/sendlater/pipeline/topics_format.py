@@ -94,10 +94,10 @@ class TopicsReader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        names = _needed(options, "subscribe").split(",")
-        self._subscribed = [name.strip() for name in names if name.strip()]
-        rows_max = options.get("maxoffsetspertrigger")
-        self._rows_max = int(rows_max) if rows_max else None
+        self._subscribed = [
+            t.strip() for t in _needed(options, "subscribe").split(",") if t.strip()
+        ]
+        self._rows_max = int(options.get("maxoffsetspertrigger", 0))
         self._topics: Topics | None = None
 
     def initialOffset(self) -> Offsets:
@@ -158,8 +158,7 @@ class TopicsReader(DataSourceStreamReader):
             self._topics.close()
 
     def _connected(self) -> "Topics":
-        if self._topics is None:
-            self._topics = _topics(self._options)
+        self._topics = self._topics or _topics(self._options)
         return self._topics
 
     def _ends(self) -> Offsets:
@@ -220,10 +219,9 @@ class _Writer:
 
     def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
         """Runs on an executor; raises BrokerUnavailable, and the task is tried again."""
-        topic = self._options.get("topic")
         with _topics(self._options) as topics:
             for batch in iterator:
-                topics.produce_many(_from_arrow(batch, topic))
+                topics.produce_many(_from_arrow(batch, self._options.get("topic")))
         return WriterCommitMessage()
 
 
@@ -242,10 +240,8 @@ def _topics(options: Mapping[str, str]) -> "Topics":
     return Topics(_needed(options, "redis.url"), space=_needed(options, "space"), **limits)
 
 
-def _read(topics: "Topics", span: Span, *, start: int, count_max: int) -> "list[TopicRecord]":
-    return topics.read_range(
-        span.topic, span.partition, start=start, end=span.end, count_max=count_max
-    )
+def _read(topics: "Topics", span: Span, **limits: int) -> "list[TopicRecord]":
+    return topics.read_range(span.topic, span.partition, end=span.end, **limits)
 
 
 def _needed(options: Mapping[str, str], name: str) -> str:
@@ -279,10 +275,9 @@ def _to_arrow(records: "Sequence[TopicRecord]", arrow_schema: Any) -> "RecordBat
 
 
 def _from_arrow(batch: "RecordBatch", topic: str | None) -> Iterator[Record]:
-    names = batch.schema.names
     nulls: list[Any] = [None] * batch.num_rows
     columns = [
-        batch.column(name).to_pylist() if name in names else nulls
+        batch.column(name).to_pylist() if name in batch.schema.names else nulls
         for name in ("topic", "key", "value", "headers", "partition", "filler")
     ]
     for row_topic, key, value, headers, partition, filler in zip(*columns, strict=True):

@@ -5,7 +5,7 @@
 -- rest: source seen_before seen_after, source seen_before seen_after, ...
 -- returns: 1
 --
--- Refused (MOVED) unless every source stands where the batch's tasks left it: a store that lost
+-- Refused (ELSEWHERE) unless every source stands where the batch's tasks left it: a store that lost
 -- what they wrote must not be told that it has seen it. Harmless to repeat.
 
 local standing = redis.call('HMGET', state, 'owner', 'intake')
@@ -19,7 +19,7 @@ end
 for i = rest, #ARGV, 3 do
     local stands = redis.call('HGET', seen, ARGV[i]) or ''
     if stands ~= ARGV[i + 1] then
-        return redis.error_reply('MOVED ' .. stands)
+        return redis.error_reply('ELSEWHERE ' .. stands)
     end
 end
 for i = rest, #ARGV, 3 do

@@ -7,7 +7,7 @@
 --
 -- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
 -- second of two readers of the same records, or a reader ahead of a store that lost its last
--- moments, is refused (MOVED) and must look again. An empty source is a direct write, always taken.
+-- moments, is refused (ELSEWHERE) and must look again. An empty source is a direct write, always taken.
 
 local current = redis.call('HGET', state, 'owner') or '0'
 if owner ~= '' and owner ~= current then
@@ -16,7 +16,7 @@ end
 if source ~= '' then
     local stands = redis.call('HGET', seen, source) or ''
     if stands ~= seen_before then
-        return redis.error_reply('MOVED ' .. stands)
+        return redis.error_reply('ELSEWHERE ' .. stands)
     end
     redis.call('HSET', seen, source, seen_after)
 end

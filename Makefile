@@ -1,0 +1,55 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help setup demo test unit contract story chaos bench check format lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+setup: $(VENV)/.ready ## Make .venv with everything pinned in requirements.txt
+
+$(VENV)/.ready: requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup ## Run a whole installation here and watch messages arrive (ARGS="--count 200 --exit")
+	@$(BIN)/sendlater demo $(ARGS)
+
+test: check unit contract story chaos ## Run every test
+
+unit: setup ## Pure tests, seconds
+	$(PYTEST) tests/unit
+
+contract: setup ## The same tests for every store, dialect and client
+	$(PYTEST) tests/contract
+
+story: setup ## Real servers, one promise each
+	$(PYTEST) tests/story
+
+chaos: setup ## Kill, restart, pause; a ledger must balance
+	$(PYTEST) tests/chaos
+
+bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
+	$(BIN)/python -m sendlater.bench.all
+
+check: setup ## Format, lint and types
+	$(BIN)/ruff format --check -q src tests
+	$(BIN)/ruff check -q src tests
+	$(BIN)/mypy
+
+format: setup ## Rewrite the sources in the house format
+	$(BIN)/ruff format -q src tests
+	$(BIN)/ruff check -q --fix src tests
+
+lock: ## Pin the environment again, with hashes and without addresses
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra demo --group dev pyproject.toml -o requirements.txt
+	echo uv==$$($(BIN)/uv --version | cut -d' ' -f2) | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header - -o requirements-uv.txt
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

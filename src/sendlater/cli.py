@@ -24,8 +24,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sendlater import __version__
-from sendlater.config import CONFIG_FILE_VARIABLE, PAGE_COUNT_MAX, Settings, load
+from sendlater.config import CONFIG_FILE_VARIABLE, Settings, load
 from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
+from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

@@ -7,13 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from sendlater.config import (
-    CLOCK_SKEW_MS_MAX,
-    REDIS_MEMORY_SHARE_MAX,
-    REJECTED_HEADERS_BYTES_MAX,
-    Settings,
-)
+from sendlater.config import Settings
 from sendlater.errors import SendlaterError
+from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
 from sendlater.local.jars import cached
 from sendlater.local.java import find_java
 from sendlater.local.kafka_server import admin

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from sendlater.client.brokers import open_topics
-from sendlater.config import REJECTED_TOPIC_BYTES_MAX, Settings, client_options
+from sendlater.config import Settings, client_options
 from sendlater.errors import Fenced, SendlaterError, StoreUnavailable
+from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.local.installation import Installation
 from sendlater.pending import Batch, Pending
 from sendlater.pipeline.delivery import start_lane

@@ -3,10 +3,10 @@
 import json
 import re
 
-from sendlater.config import ID_BYTES_MAX
 from sendlater.dialects import names
 from sendlater.dialects.when import rfc3339_ms
 from sendlater.errors import BadRequest, BadTime
+from sendlater.limits import ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record
 
 

@@ -2,7 +2,8 @@
 
 from_json alone is not enough. It turns 1.10 into 1.1 and 1e400 into "Infinity", ignores what
 follows the object, and replaces what is not UTF-8. So numbers are put in quotes first, with a mark
-no sender can know, and a sentinel after the object shows that the parser came to its end.
+no sender can hit (a hash of the value), and a sentinel after the object shows that the parser came
+to its end. White space and escapes inside a message that is no string are written anew.
 """
 
 from sendlater.dialects import sql
@@ -25,7 +26,7 @@ def envelope_stages(is_envelope: str) -> list[list[str]]:
     """selectExpr lists that add column `envelope`, null where there is none or it is unreadable."""
     raw = "CAST(value AS STRING)"
     lone = (
-        rf"contains(lower({raw}), '\\ud') AND regexp_replace({raw}, "
+        rf"(contains({raw}, '\\ud') OR contains({raw}, '\\uD')) AND regexp_replace({raw}, "
         f"{sql.text(_ESCAPED_BACKSLASH_OR_PAIR)}, ' ') RLIKE {sql.text(_SURROGATE)}"
     )
     readable = f"is_valid_utf8({raw}) AND NOT ({lone})"
@@ -34,7 +35,10 @@ def envelope_stages(is_envelope: str) -> list[list[str]]:
         """concat('$1"', mark, '<$2>', mark, '"'))"""
     )
     ended = """concat('[', marked, ',{"topic":"', mark, '"}]')"""
-    plain = "replace(replace(parsed[0].{0}, concat(mark, '<'), ''), concat('>', mark), '') AS {0}"
+    topic, countdown = (
+        f"replace(replace(parsed[0].{name}, concat(mark, '<'), ''), concat('>', mark), '')"
+        for name in ("topic", "countdown")
+    )
     nested = """replace(replace(parsed[0].message, concat('"', mark, '<'), ''),
         concat('>', mark, '"'), '')"""
     bare = f"replace(replace({nested}, concat(mark, '<'), ''), concat('>', mark), '')"
@@ -53,9 +57,8 @@ def envelope_stages(is_envelope: str) -> list[list[str]]:
         ["*", f"from_json({ended}, '{_SCHEMA}', {_OPTIONS}) AS parsed"],
         [
             "* EXCEPT (json, mark, marked, parsed)",
-            f"""CASE WHEN size(parsed) = 2 AND parsed[1].topic = mark THEN struct(
-                parsed[0].topic AS topic, {message} AS message,
-                {plain.format("countdown")}) END AS envelope""",
+            f"""CASE WHEN size(parsed) = 2 AND parsed[1].topic = mark THEN struct({topic} AS topic,
+                {message} AS message, {countdown} AS countdown) END AS envelope""",
         ],
     ]
 

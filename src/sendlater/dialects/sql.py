@@ -83,6 +83,8 @@ def instant_ms(column: str) -> str:
     return f"CASE WHEN {matches(column, when.INSTANT)} THEN ({micros} + {finer} + 999) DIV 1000 END"
 
 
-def whole(column: str) -> str:
-    """A bigint; null where it is unreadable or too large."""
-    return f"CASE WHEN {matches(column, when.WHOLE)} THEN try_cast({column} AS BIGINT) END"
+def whole(column: str, most: int) -> str:
+    """A whole number of zero or more as a bigint of at most `most`; null where it is unreadable."""
+    # least() skips nulls: a number too large for a bigint becomes `most`.
+    number = f"least(try_cast({column} AS BIGINT), {most}L)"
+    return f"CASE WHEN {matches(column, when.WHOLE)} THEN {number} END"

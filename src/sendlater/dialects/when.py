@@ -9,14 +9,14 @@ import re
 from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, Context, Decimal
 
-from sendlater.config import EPOCH_SECONDS_MAX
 from sendlater.errors import BadTime
+from sendlater.limits import EPOCH_SECONDS_MAX
 from sendlater.model import DUE_MS_MAX
 
 NUMBER = r"[0-9]{1,40}(?:[.][0-9]{1,40})?"
 """Seconds, whole or fractional, and the amounts in a duration."""
-WHOLE = r"[+-]?[0-9]{1,40}"
-"""What Go's ParseInt reads in base 10."""
+WHOLE = r"[+]?[0-9]{1,40}"
+"""What Go's ParseInt reads in base 10, without the negative numbers."""
 COUNTDOWN = NUMBER + r"(?:[eE][+-]?[0-9]{1,3})?"
 """Seconds as JSON writes numbers."""
 _ISO = (

@@ -16,8 +16,8 @@ from typing import Any
 
 import redis
 
-from sendlater.config import PAGE_COUNT_MAX, RELEASE_COUNT_MAX, WAIT_BLOCK_MS_MAX
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
+from sendlater.limits import PAGE_COUNT_MAX, RELEASE_COUNT_MAX, WAIT_BLOCK_MS_MAX
 from sendlater.model import Cancelled, Schedule, State
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import pack, unpack

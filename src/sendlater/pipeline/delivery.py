@@ -1,16 +1,18 @@
 """Delivery: what falls due, to its target topic."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from sendlater.config import REJECTED_TOPIC_BYTES_MAX, Settings
+from sendlater.config import Settings
 from sendlater.dialects import delivered_headers
+from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_options import spark_options
 from sendlater.pipeline.source import Lane
 
-OUTBOX_ROWS = "5"
+OUTBOX_ROWS = 5
 """Rows the JVM gathers for the development outbox, a Python sink, before it hands them on."""
 
 
@@ -20,11 +22,13 @@ def start_lane(
     """One delivery query; its run and owner are in `lane`."""
     if not settings.on_kafka:
         spark = spark.newSession()
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", OUTBOX_ROWS)
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
+        lane = replace(lane, filler_rows=OUTBOX_ROWS)
     due = spark.readStream.format("sendlater").options(**lane.to_options()).load()
-    records = due.selectExpr(
-        "topic", "partition", "key", "value", f"{delivered_headers()} AS headers"
-    )
+    columns = ["topic", "partition", "key", "value", f"{delivered_headers()} AS headers"]
+    if not settings.on_kafka:
+        columns.append("topic IS NULL AS filler")
+    records = due.selectExpr(*columns)
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
         writer = writer.format("kafka").options(**_producer_options(settings))
@@ -34,8 +38,8 @@ def start_lane(
                 "redis.url": lane.redis_url,
                 "space": settings.space,
                 "partitions": str(settings.topic_partitions),
-                "retention_ms": str(settings.topics_retention_ms),
-                "length_max": str(settings.topics_length_max),
+                "retention.ms": str(settings.topics_retention_ms),
+                "length.max": str(settings.topics_length_max),
             }
         )
     return writer.option("checkpointLocation", str(checkpoint)).start()

@@ -4,9 +4,14 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter
 
-from sendlater.pipeline.rows import DUE_SCHEMA
-from sendlater.pipeline.sink import ParkWriter
-from sendlater.pipeline.source import DueReader, Lane
+# What reads and writes is imported where it is used: Spark starts a process for each step of
+# planning, and this module is in all of them.
+DUE_SCHEMA = (
+    "id binary, due_ms bigint, topic string, partition int, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>, dialect string, origin_topic string, "
+    "origin_partition int, origin_position bigint, origin_timestamp_ms bigint"
+)
+"""What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
 
 
 class SendLater(DataSource):  # type: ignore[misc]
@@ -23,8 +28,12 @@ class SendLater(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
         """A lane."""
+        from sendlater.pipeline.source import DueReader, Lane
+
         return DueReader(Lane.from_options(self.options))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002
         """The intake's sink."""
+        from sendlater.pipeline.sink import ParkWriter
+
         return ParkWriter(self.options)

@@ -1,4 +1,4 @@
-"""Between packed rows of the store and Arrow batches of Spark."""
+"""Between packed rows of the store and Arrow batches of Spark, in the columns of DUE_SCHEMA."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,6 @@ from typing import Any
 import pyarrow as pa
 
 from sendlater.pending.packing import DIALECTS, FIELDS, unpack_many
-
-HEADERS_SQL = "array<struct<key:string,value:binary>>"
-DUE_SCHEMA = (
-    "id binary, due_ms bigint, topic string, partition int, key binary, value binary, "
-    f"headers {HEADERS_SQL}, dialect string, origin_topic string, origin_partition int, "
-    "origin_position bigint, origin_timestamp_ms bigint"
-)
-"""What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 ARROW_SCHEMA = pa.schema(
@@ -32,8 +24,16 @@ ARROW_SCHEMA = pa.schema(
         ("origin_timestamp_ms", pa.int64()),
     ]
 )
-EMPTY = pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA)
-"""Sent after each real batch: the JVM hands a batch on only when it has seen the next one."""
+
+
+def filler(count: int) -> pa.RecordBatch:
+    """Rows of nulls, none or some, that push the real ones on.
+
+    None: the JVM hands a batch on only when it has seen the next one. Some: it gathers a number of
+    rows for a Python sink, as the development outbox is one, which drops these.
+    """
+    columns = [pa.nulls(count, field.type) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def unpack_columns(packed: Sequence[bytes]) -> list[tuple[Any, ...]]:

@@ -2,31 +2,33 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sendlater.config import PARK_COUNT_MAX
 from sendlater.errors import StoreWentBack
+from sendlater.limits import PARK_COUNT_MAX
 from sendlater.pending import Pending, Shard
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import DIALECT_NUMBER, pack_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 """Spark's name for the batch a task works for (MicroBatchExecution.BATCH_ID_KEY)."""
 
 
 @dataclass(slots=True)
-class Parked(WriterCommitMessage):  # type: ignore[misc]
+class Parked(WriterCommitMessage):
     """What one task parked: per source its end, and where each shard stands."""
 
     ends: dict[str, int] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
 
 
-class ParkWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class ParkWriter(DataSourceStreamArrowWriter):
     """`write` runs in tasks, `commit` on the driver."""
 
     def __init__(self, options: Any) -> None:
@@ -38,7 +40,7 @@ class ParkWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def _pending(self) -> Pending:
         return Pending(connect(self.url), space=self.space, shards=self.shards)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Parked:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Parked:
         """Park Arrow batches in the columns of `sendlater.dialects`, in the order they come."""
         context = TaskContext.get()
         assert context is not None, "write runs in a task"
@@ -90,7 +92,7 @@ class _ParkTask:
             if stands not in allowed:
                 raise StoreWentBack(f"intake stands at {stands!r}, expected one of {allowed}")
 
-    def park(self, batch: pa.RecordBatch) -> None:
+    def park(self, batch: "pa.RecordBatch") -> None:
         """Gather one Arrow batch and write what is full."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards = columns

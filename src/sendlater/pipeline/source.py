@@ -7,16 +7,17 @@ and yield it at once. Two lanes whose ends are half a window apart hide each oth
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.config import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_BLOCK_MS_MAX
+from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_BLOCK_MS_MAX
 from sendlater.pending import Batch, Claim, Pending, Shard
 from sendlater.pending.connect import connect
-from sendlater.pipeline.rows import EMPTY, to_arrow, unpack_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEAD_MS = 200
 """Shortest batch: planning and starting one takes this long."""
@@ -42,6 +43,7 @@ class Lane:
     poll_ms: int
     claim_count: int
     check_targets: bool
+    filler_rows: int = 0
 
     @classmethod
     def from_options(cls, options: Any) -> "Lane":
@@ -53,6 +55,7 @@ class Lane:
             poll_ms=int(options.get("poll_ms", 2)),
             claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
             check_targets=options.get("check_targets", "false") == "true",
+            filler_rows=int(options.get("filler_rows", 0)),
             **{name: int(options[name]) for name in numbers},
         )
 
@@ -66,7 +69,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSlice(InputPartition):  # type: ignore[misc]
+class ShardSlice(InputPartition):
     """One task: one shard until the end of the batch."""
 
     shard: int
@@ -86,7 +89,7 @@ def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_m
     return end + max(0, (length_ms - window_ms) // window_ms) * window_ms
 
 
-class DueReader(DataSourceStreamReader):  # type: ignore[misc]
+class DueReader(DataSourceStreamReader):
     """Lives on the driver, except `read`, which runs in tasks."""
 
     def __init__(self, lane: Lane, *, clock: Clock | None = None) -> None:
@@ -130,7 +133,7 @@ class DueReader(DataSourceStreamReader):  # type: ignore[misc]
         """Spark has committed this batch, so the broker has every row: settle it."""
         self._pending().settle(Batch(self.lane.lane, self.lane.run, end["end_ms"]))
 
-    def read(self, partition: ShardSlice) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: ShardSlice) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
         client = connect(self.lane.redis_url)
         try:
@@ -149,7 +152,7 @@ class _ShardTask:
         self.targets: dict[bytes, int] = {}
         self.targets_until_ms = 0
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends when the instant is reached, the batch is full, or the service drains."""
         place = self.shard.wake_id()
         got = self.shard.claimed(self.batch)
@@ -186,7 +189,9 @@ class _ShardTask:
             return place
         return self.shard.wait(place, block_ms=min(left_ms - 1, WAIT_BLOCK_MS_MAX))
 
-    def _arrow(self, got: Claim) -> Iterator[pa.RecordBatch]:
+    def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
+        from sendlater.pipeline.rows import filler, to_arrow, unpack_columns
+
         columns = unpack_columns(got.packed)
         ids = got.ids
         if self.lane.check_targets:
@@ -199,7 +204,9 @@ class _ShardTask:
                 ids = [ids[i] for i in keep]
                 columns = [tuple(column[i] for i in keep) for column in columns]
         yield to_arrow(ids, columns)
-        yield EMPTY
+        if self.lane.filler_rows:
+            yield filler(self.lane.filler_rows)
+        yield filler(0)
 
     def _refused(self, ids: list[bytes], columns: list[tuple[Any, ...]]) -> set[int]:
         """Rows whose target topic is not known to take them; a copy of the list may be old."""

@@ -11,8 +11,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from sendlater.config import TOPIC_CHARS_MAX
 from sendlater.errors import BadRequest, NotSupported
+from sendlater.limits import TOPIC_CHARS_MAX
 from sendlater.model import Headers, Record
 
 SEQUENCE_BITS = 20

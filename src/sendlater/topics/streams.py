@@ -10,7 +10,7 @@ from typing import Self
 
 from redis.exceptions import RedisError
 
-from sendlater import config
+from sendlater import limits
 from sendlater.errors import BadRequest
 from sendlater.model import Record
 from sendlater.topics import layout
@@ -173,7 +173,7 @@ class Topics:
 
         At most `count` of each partition, after at most `block_ms` or 1 s.
         """
-        wait_ms = min(block_ms, config.WAIT_BLOCK_MS_MAX)
+        wait_ms = min(block_ms, limits.WAIT_BLOCK_MS_MAX)
         places = {self.stream_key(place).encode(): place for place in after}
         options = (*head, "COUNT", count)
         if self.connection.is_cluster:
@@ -246,7 +246,7 @@ def _chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
     for record in records:
         chunk.append(record)
         size_bytes += len(record.value or b"")
-        if len(chunk) >= config.TOPIC_WRITE_COUNT_MAX or size_bytes >= config.TOPIC_CHUNK_BYTES:
+        if len(chunk) >= limits.TOPIC_WRITE_COUNT_MAX or size_bytes >= limits.TOPIC_CHUNK_BYTES:
             yield chunk
             chunk, size_bytes = [], 0
     if chunk:

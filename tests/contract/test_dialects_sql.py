@@ -1,0 +1,190 @@
+"""The dialects through real Spark SQL, against a plain model of the rules."""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from dialects_inputs import (
+    ENVELOPED,
+    MESSAGES,
+    SCHEDULES,
+    SOON,
+    TARGET,
+    envelope,
+    hostile_envelopes,
+    hostile_schedules,
+    schedule,
+)
+from dialects_model import COLUMNS, READ_MS, SETTINGS, check
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from sendlater.config import Inbox
+from sendlater.dialects import (
+    SPARK_SETTINGS,
+    delivered_headers,
+    encode_cancel,
+    encode_envelope,
+    encode_headers,
+    names,
+    stages,
+)
+from sendlater.model import Record
+
+PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("headers", ArrayType(PAIR)),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    # A zone that is not UTC, so that a forgotten one shows.
+    builder = builder.config("spark.sql.session.timeZone", "Asia/Kolkata")
+    for name, value in SPARK_SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+def decode(spark, records, chosen=SETTINGS):
+    """Each record decoded, in order, as a dict; headers as pairs, bytes as bytes."""
+    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=READ_MS)
+    rows = [
+        (r.key, r.value, r.topic, 1, place, instant, r.headers or None)
+        for place, r in enumerate(records)
+    ]
+    frame = spark.createDataFrame(rows, SCHEMA)
+    for stage in stages(chosen):
+        frame = frame.selectExpr(*stage)
+    assert frame.columns == COLUMNS
+    frame = frame.selectExpr("*", f"{delivered_headers()} AS delivered")
+    decoded = [row.asDict() for row in sorted(frame.collect(), key=lambda r: r.origin_position)]
+    for row in decoded:
+        for name in ("id", "key", "value"):
+            row[name] = None if row[name] is None else bytes(row[name])
+        for name in ("headers", "delivered"):
+            row[name] = row[name] and [(k, v if v is None else bytes(v)) for k, v in row[name]]
+    return decoded
+
+
+def test_whatever_arrives_becomes_a_schedule_or_a_reason(spark):
+    records = [*hostile_schedules(), *hostile_envelopes()]
+    decoded = decode(spark, records)
+    assert len(decoded) == len(records)
+    for place, (record, row) in enumerate(zip(records, decoded, strict=True)):
+        check(record, place, row)
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(SCHEDULES | ENVELOPED, min_size=40, max_size=400))
+def test_random_records_follow_the_model(spark, records):
+    """A few large batches, as a Spark job costs more than a hundred rows."""
+    for place, (record, row) in enumerate(zip(records, decode(spark, records), strict=True)):
+        check(record, place, row)
+
+
+# ---- round trips, delivery, settings -----------------------------------------------------------
+
+
+def test_what_is_encoded_is_decoded_whole(spark):
+    record = Record(topic="t", key=b"", value=b"\xff", headers=[("a", None), ("a", b"\xfe")])
+    text = Record(topic="t", key=None, value="é".encode(), headers=[("a", b"1")])
+    due_ms = READ_MS + 1_500
+    at = "2026-06-01T00:00:00.0001Z"
+    rows = decode(
+        spark,
+        [
+            encode_headers(record, inbox="schedules", id=b"\xfd", due_ms=due_ms),
+            encode_headers(record, inbox="schedules", id=b"\xfd", delay_ms=1_500),
+            encode_headers(record, inbox="schedules", id=b"\xfd", at=at),
+            encode_envelope(text, inbox="envelopes", delay_ms=1_500, caller="me"),
+            encode_cancel(inbox="schedules", id=b"\xfd"),
+        ],
+    )
+    for row in rows[:3]:
+        assert [row[c] for c in COLUMNS[2:7]] == ["t", None, b"", b"\xff", record.headers]
+    assert [row["due_ms"] for row in rows] == [due_ms, due_ms, 1_780_272_000_001, due_ms, None]
+    assert rows[3]["value"] == text.value
+    assert rows[3]["headers"] == [("a", b"1"), ("CALLER_SERVICE", b"me")]
+    assert rows[4]["id"] == b"\xfd"
+
+
+def test_delivered_records_carry_what_each_dialect_promises(spark):
+    good = b'{"topic":"t","message":"a","countdown":1}'
+    s1, s0, bad = decode(
+        spark, [schedule(SOON, TARGET, ("a", b"1")), envelope(good), envelope(b"")]
+    )
+    assert s1["delivered"] == [
+        ("a", b"1"),
+        (names.SCHEDULER_TIMESTAMP, b"1780000000"),
+        (names.SCHEDULER_KEY, b"id"),
+        (names.SCHEDULER_TOPIC, b"schedules"),
+        (names.ID, b"id"),
+        (names.DUE, b"1780000001000"),
+    ]
+    assert s0["delivered"] == [
+        (names.ID, b"envelopes-1-1"),
+        (names.DUE, str(READ_MS + 1_000).encode()),
+    ]
+    assert bad["delivered"][-2:] == [
+        (names.ID, b"envelopes-1-2"),
+        (names.DUE, str(READ_MS).encode()),
+    ]
+
+
+def test_control_headers_are_kept_on_request(spark):
+    headers = [(names.EPOCH, b"1780000001"), TARGET, (names.ID, b"old"), (names.DUE, b"1")]
+    chosen = SETTINGS.model_copy(update={"keep_input_headers": True})
+    (row,) = decode(spark, [schedule(*headers)], chosen)
+    assert row["headers"] == headers[:2]
+
+
+@pytest.mark.parametrize("dialect", ["headers", "envelope"])
+def test_an_installation_may_have_one_dialect_only(spark, dialect):
+    good = {"headers": schedule(SOON, TARGET), "envelope": envelope(MESSAGES[0].encode())}[dialect]
+    chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic=good.topic, dialect=dialect),)})
+    (row,) = decode(spark, [good], chosen)
+    assert row["dialect"] == {"headers": "headers", "envelope": "rejected"}[dialect]
+
+
+def test_a_long_payload_does_not_overflow_the_parsers_stack(spark):
+    """Java's regular expressions recurse unless told not to."""
+    chosen = SETTINGS.model_copy(update={"max_payload_bytes": 10_000_000})
+    long = json.dumps(['\\"1' * 50_000, *range(50_000), "x" * 500_000]).replace(", ", ",")
+    good = f'{{"topic": "t", "message": {long}, "countdown": 1}}'.encode()
+    cut = good[:-40]
+    whole, broken = decode(spark, [envelope(good), envelope(cut)], chosen)
+    assert whole["value"] == long.encode()
+    assert broken["dialect"] == "rejected"
+    assert broken["value"] == cut

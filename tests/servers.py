@@ -1,16 +1,26 @@
 """Real servers for tests: one Redis and one Kafka a session, and a way to wait without sleeping."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
+
+import psutil
 
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.redis_server import RedisServer
 
 T = TypeVar("T")
 POLL_S = 0.01
+COMMAND = str(Path(sys.executable).parent / "sendlater")
+READY = "is ready"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str, *, timeout_s: float = 30.0) -> T:
@@ -39,3 +49,86 @@ def own_kafka(directory: Path, **extra: str) -> Iterator[KafkaServer]:
     properties |= {name.replace("_", "."): value for name, value in extra.items()}
     with KafkaServer(directory, port=0, extra=properties) as server:
         yield server
+
+
+class ServiceProcess:
+    """`sendlater serve` as users run it: a process, its settings in the environment."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.log = directory / "service.log"
+        self.environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
+        self.environment["SENDLATER_DATA_DIR"] = str(directory / "data")
+        for name, value in settings.items():
+            self.environment[f"SENDLATER_{name.upper()}"] = str(value)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Start a process; by default wait until it says that it is ready."""
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [COMMAND, "serve"], env=self.environment, stdout=log, stderr=log
+            )
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> None:
+        """Fails, with the log, when the process ends instead."""
+
+        def ready() -> bool:
+            assert self.running, self.said()
+            return READY in self.said()
+
+        wait_until(ready, "the service is ready", timeout_s=START_TIMEOUT_S)
+
+    def said(self) -> str:
+        """What the process told since its last start."""
+        return self.log.read_bytes()[self._read_from :].decode(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Pull the plug; its JVM notices a little later, and is awaited."""
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        _, left = psutil.wait_procs(children, STOP_TIMEOUT_S)
+        assert not left, left
+
+    def stop(self) -> int:
+        """Ask it to end, as a supervisor does; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def wait(self) -> int:
+        """Until it ends by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.kill()
+
+
+def cli(
+    service: ServiceProcess, *arguments: str, stdin: bytes = b""
+) -> subprocess.CompletedProcess:
+    """Run `sendlater ...` against a service's installation."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        env=service.environment,
+        input=stdin,
+        capture_output=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )

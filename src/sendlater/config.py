@@ -85,10 +85,14 @@ class Settings(BaseSettings):
     """The same when nothing is due soon."""
     poll_ms: int = Field(2, ge=1, le=1_000)
     """Pause between two claims of one task while schedules keep falling due."""
+    standby_poll_ms: int = Field(20, ge=1, le=1_000)
+    """The same for a lane while another is in the middle of its batch and claims for both."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
     """Most schedules taken in one claim."""
     intake_rows: int = Field(200_000, gt=0)
     """Most records one intake batch reads."""
+    intake_trigger_ms: int = Field(200, ge=0, le=60_000)
+    """Least time between two intake batches: planning one costs much, however few its records."""
     intake_slots: int = Field(2, gt=0, le=64)
     """Task slots kept for intake on a local Spark, besides lanes x shards."""
     linger_ms: int = Field(2, ge=0, le=1_000)
@@ -144,7 +148,8 @@ class Settings(BaseSettings):
 
     def shown(self) -> dict[str, Any]:
         """The effective settings as plain JSON values, secrets hidden."""
-        return _hide(self.model_dump(mode="json"))
+        shown: dict[str, Any] = _hide(self.model_dump(mode="json"))
+        return shown
 
 
 class _FileSettings(PydanticBaseSettingsSource):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.client.brokers import open_topics
 from sendlater.config import Settings, client_options
@@ -145,6 +145,7 @@ class Service:
             window_ms=settings.window_ms,
             idle_window_ms=settings.idle_window_ms,
             poll_ms=settings.poll_ms,
+            standby_poll_ms=settings.standby_poll_ms,
             claim_count=settings.claim_count,
             check_targets=settings.on_kafka,
         )

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -72,7 +72,7 @@ class KafkaBroker:
     """Kafka, through confluent-kafka."""
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
-        self._options = dict(client_options)
+        self._options: dict[str, Any] = dict(client_options)
         self._admin = AdminClient(self._options)
         self._producer = Producer(
             {
@@ -97,7 +97,7 @@ class KafkaBroker:
                 partition, offset = message.partition(), message.offset()  # type: ignore[attr-defined]
                 on_done(failure, partition, offset)
 
-        placed = {} if record.partition is None else {"partition": record.partition}
+        placed: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
         deadline = time.monotonic() + ACK_TIMEOUT_S
         while True:
             try:
@@ -105,7 +105,7 @@ class KafkaBroker:
                     record.topic,
                     value=record.value,
                     key=record.key,
-                    headers=record.headers,
+                    headers=list(record.headers),
                     on_delivery=done,
                     **placed,
                 )
@@ -175,19 +175,7 @@ class KafkaBroker:
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in partitions])
             while not stop.is_set():
                 got = consumer.consume(FOLLOW_COUNT_MAX, 0.1)
-                yield [
-                    Arrived(
-                        m.topic(),
-                        m.partition(),
-                        m.offset(),
-                        m.timestamp()[1],
-                        m.key(),
-                        m.value(),
-                        m.headers() or [],
-                    )
-                    for m in got
-                    if m.error() is None
-                ]
+                yield [_arrived(message) for message in got if message.error() is None]
         finally:
             consumer.close()
 
@@ -200,6 +188,18 @@ class KafkaBroker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _arrived(message: Any) -> Arrived:
+    return Arrived(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        message.headers() or [],
+    )
 
 
 class RedisBroker:

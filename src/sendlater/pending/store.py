@@ -8,7 +8,7 @@ position to read), `state` (hash: owner, runs, counters), `wake` (stream that wa
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice, pairwise
@@ -52,16 +52,17 @@ class Claim:
 
 
 class Shard:
-    """The verbs of one shard; what the Spark tasks use."""
+    """The verbs of one shard; what the Spark tasks use. `client` is a redis client."""
 
-    def __init__(self, client: redis.Redis, *, space: str, number: int) -> None:
+    def __init__(self, client: Any, *, space: str, number: int) -> None:
+        # Any: redis-py types every answer as "sync or async, bytes or text".
         self.client = client
         self.number = number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
         self.keys = {name: prefix + name for name in names}
 
-    def _keys(self, *names: str) -> dict[str, str]:
+    def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}
 
     def _batch_key(self, name: str) -> str:
@@ -116,7 +117,7 @@ class Shard:
         """What a batch holds already, in due order: the answer to a task that starts again."""
         rows = self.client.hgetall(self._batch_key(batch.name))
         # A packed row starts with its due time in big-endian bytes: comparing bytes orders by it.
-        ordered = sorted(rows.items(), key=lambda row: row[1][:9])  # type: ignore[union-attr]
+        ordered = sorted(rows.items(), key=lambda row: row[1][:9])
         return Claim([i for i, _ in ordered], [p for _, p in ordered])
 
     def settle(self, name: str) -> int:
@@ -131,7 +132,7 @@ class Shard:
 
     def batches(self) -> dict[str, int]:
         """Unsettled batches and their lanes."""
-        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["batches"]).items()}  # type: ignore[union-attr]
+        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["batches"]).items()}
 
     def release(self, name: str, *, owner: int) -> None:
         """Put a batch back to pending, in steps that leave Redis to others in between."""
@@ -159,15 +160,15 @@ class Shard:
 
     def seen(self) -> dict[str, int]:
         """Next position to read, per inbox partition."""
-        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["seen"]).items()}  # type: ignore[union-attr]
+        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["seen"]).items()}
 
     def state(self) -> dict[str, str]:
         """Owner, runs and counters."""
-        return {k.decode(): v.decode() for k, v in self.client.hgetall(self.keys["state"]).items()}  # type: ignore[union-attr]
+        return {k.decode(): v.decode() for k, v in self.client.hgetall(self.keys["state"]).items()}
 
     def targets(self) -> dict[bytes, int]:
         """Target topics known to take records, and the largest record in bytes each takes."""
-        return {k: int(v) for k, v in self.client.hgetall(self.keys["targets"]).items()}  # type: ignore[union-attr]
+        return {k: int(v) for k, v in self.client.hgetall(self.keys["targets"]).items()}
 
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look these target topics up before anything for them falls due."""
@@ -189,7 +190,7 @@ class Shard:
 
     def aside(self, *, count_max: int) -> list[Schedule]:
         """Some of the rows set aside, at least one when there are any."""
-        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()  # type: ignore[index]
+        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
         return [unpack(i, packed) for i, packed in rows]
 
     def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:
@@ -209,7 +210,7 @@ class Shard:
     def wake_id(self) -> str:
         """The place in the wake stream to wait after."""
         last = self.client.xrevrange(self.keys["wake"], count=1)
-        return last[0][0].decode() if last else "0-0"  # type: ignore[index]
+        return last[0][0].decode() if last else "0-0"
 
     def wait(self, after: str, *, block_ms: int) -> str:
         """Sleep until something earlier was parked, or `block_ms` have passed; the new place."""
@@ -217,14 +218,14 @@ class Shard:
         got = self.client.xread({self.keys["wake"]: after}, count=1, block=block_ms)
         if not got:
             return after
-        entries = next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1]  # type: ignore[union-attr,index]
+        entries = next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1]
         return str(entries[-1][0].decode())
 
 
 class Pending:
     """The whole store of one space: what the service, the doors and the readers of stats use."""
 
-    def __init__(self, client: redis.Redis, *, space: str, shards: int) -> None:
+    def __init__(self, client: Any, *, space: str, shards: int) -> None:
         self.client = client
         self.space = space
         self.shards = [Shard(client, space=space, number=n) for n in range(shards)]
@@ -246,8 +247,8 @@ class Pending:
     def require_layout(self) -> None:
         """Claim the space for this number of shards; raises BadSettings when it has another."""
         key = self.shards[0].keys["state"]
-        self.client.hsetnx(key, "shards", len(self.shards))  # type: ignore[arg-type]
-        stands = int(self.client.hget(key, "shards") or 0)  # type: ignore[arg-type]
+        self.client.hsetnx(key, "shards", len(self.shards))
+        stands = int(self.client.hget(key, "shards") or 0)
         if stands != len(self.shards):
             raise BadSettings(
                 f"shards: space {self.space!r} was laid out with {stands}, got {len(self.shards)}; "
@@ -303,7 +304,7 @@ class Pending:
             if record_bytes_max is None:
                 self.client.hdel(shard.keys["targets"], topic)
             else:
-                self.client.hset(shard.keys["targets"], topic, record_bytes_max)  # type: ignore[arg-type]
+                self.client.hset(shard.keys["targets"], topic, record_bytes_max)
 
     def draining(self, *, owner: int) -> bool:
         """Whether this owner has been asked to stop, or is no longer the owner."""
@@ -394,7 +395,7 @@ class Pending:
         pages: Iterable[Iterator[Schedule]] = [page(shard) for shard in self.shards]
         return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))
 
-    def histogram(self, edges_ms: "list[int]") -> "list[int]":
+    def histogram(self, edges_ms: Sequence[int]) -> Sequence[int]:
         """How many are due in [edge, next edge) for each pair of neighbouring edges."""
         assert len(edges_ms) >= 2, edges_ms
         pairs = list(pairwise(edges_ms))
@@ -425,5 +426,5 @@ class Pending:
         heads = [
             self.client.zrange(shard.keys["due"], 0, 0, withscores=True) for shard in self.shards
         ]
-        due = [int(head[0][1]) for head in heads if head]  # type: ignore[index]
+        due = [int(head[0][1]) for head in heads if head]
         return min(due, default=None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers

@@ -14,7 +14,7 @@ DUE_SCHEMA = (
 """What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
 
 
-class SendLater(DataSource):  # type: ignore[misc]
+class SendLater(DataSource):
     """Reads schedules as they fall due; writes rows as schedules."""
 
     @classmethod

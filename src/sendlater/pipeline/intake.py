@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
 from sendlater.dialects import stages
@@ -76,5 +76,6 @@ def start_intake(
             }
         )
         .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=f"{settings.intake_trigger_ms} milliseconds")
         .start()
     )

@@ -70,7 +70,8 @@ def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
     """Flat [name, value, ...] per row to a list of structs; null where a row has none."""
     if not any(rows):
         return pa.nulls(len(rows), ARROW_SCHEMA.field("headers").type)
-    offsets, flat = [0], []
+    offsets = [0]
+    flat: list[bytes | None] = []
     for row in rows:
         flat += row or ()
         offsets.append(len(flat) // 2)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from sendlater.clock import SystemClock
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.pending import Pending, Shard
@@ -54,20 +55,21 @@ class ParkWriter(DataSourceStreamArrowWriter):
         finally:
             pending.client.close()
 
-    def commit(self, messages: list[Parked | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Every shard has now seen what the batch read."""
         pending = self._pending()
+        parked = [message for message in messages if isinstance(message, Parked)]
         for number, shard in enumerate(pending.shards):
             ends: list[str] = []
-            for message in messages:
-                for source, end in (message.ends if message else {}).items():
-                    stands = message.seen[source][number]  # type: ignore[union-attr]
+            for message in parked:
+                for source, end in message.ends.items():
+                    stands = message.seen[source][number]
                     if int(stands or 0) < end:
                         ends += [source, stands, str(end)]
             shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
         pending.client.close()
 
-    def abort(self, messages: list[Parked | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: what was parked is parked, and its position with it."""
 
 
@@ -76,6 +78,7 @@ class _ParkTask:
 
     def __init__(self, pending: Pending, owner: int, check_targets: bool) -> None:
         self.owner = owner
+        self.clock = SystemClock()
         self.shards: list[Shard] = pending.shards
         found = [shard.seen() for shard in self.shards]
         self.found = [{k: str(v) for k, v in one.items()} for one in found]
@@ -96,6 +99,7 @@ class _ParkTask:
         """Gather one Arrow batch and write what is full."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards = columns
+        now_ms = self.clock.now_ms()
         if self.known is not None and (new := set(fields[0]) - self.known - {None}):
             self.shards[0].want(sorted(topic.encode() for topic in new))
             self.known |= new
@@ -129,10 +133,11 @@ class _ParkTask:
                     )
                 )
             place = (shard, source)
-            rows = self.waiting.setdefault(place, [])
-            rows += (schedule_id, "" if due_ms is None else due_ms, packed)
             if dialect == "rejected":
                 self.rejected[place] = self.rejected.get(place, 0) + 1
+                due_ms = min(due_ms, now_ms)
+            rows = self.waiting.setdefault(place, [])
+            rows += (schedule_id, "" if due_ms is None else due_ms, packed)
             if len(rows) >= 3 * PARK_COUNT_MAX:
                 self._write(place, at + 1)
 

@@ -41,6 +41,7 @@ class Lane:
     window_ms: int
     idle_window_ms: int
     poll_ms: int
+    standby_poll_ms: int
     claim_count: int
     check_targets: bool
     filler_rows: int = 0
@@ -53,6 +54,7 @@ class Lane:
             redis_url=options["redis.url"],
             space=options["space"],
             poll_ms=int(options.get("poll_ms", 2)),
+            standby_poll_ms=int(options.get("standby_poll_ms", 2)),
             claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
             check_targets=options.get("check_targets", "false") == "true",
             filler_rows=int(options.get("filler_rows", 0)),
@@ -87,6 +89,19 @@ def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_m
     phase = lane * window_ms // lanes
     end = ((now_ms + LEAD_MS - phase) // window_ms + 1) * window_ms + phase
     return end + max(0, (length_ms - window_ms) // window_ms) * window_ms
+
+
+def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
+    """Whether a lane is in the middle of its batch, where no other is: it claims for all.
+
+    The others, close to a pause or just out of one, only look now and then in case it is not there.
+
+    >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_400, 2_500, 3_499, 3_500)]
+    [False, True, True, False]
+    """
+    left_ms = end_ms - now_ms
+    margin_ms = (window_ms - window_ms // lanes) // 2
+    return margin_ms < left_ms <= margin_ms + window_ms // lanes
 
 
 class DueReader(DataSourceStreamReader):
@@ -133,8 +148,9 @@ class DueReader(DataSourceStreamReader):
         """Spark has committed this batch, so the broker has every row: settle it."""
         self._pending().settle(Batch(self.lane.lane, self.lane.run, end["end_ms"]))
 
-    def read(self, partition: ShardSlice) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
+        assert isinstance(partition, ShardSlice), partition
         client = connect(self.lane.redis_url)
         try:
             shard = Shard(client, space=self.lane.space, number=partition.shard)
@@ -174,16 +190,22 @@ class _ShardTask:
                 count += len(got.ids)
                 yield from self._arrow(got)
                 if len(got.ids) < self.lane.claim_count // 4:
-                    time.sleep(self.lane.poll_ms / 1000)
+                    time.sleep(self._pause_ms(now_ms) / 1000)
             elif now_ms >= self.end_ms:
                 return
             else:
                 place = self._wait(place, got.next_due_ms, now_ms)
 
+    def _pause_ms(self, now_ms: int) -> int:
+        lane = self.lane
+        if leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms):
+            return lane.poll_ms
+        return lane.standby_poll_ms
+
     def _wait(self, place: str, next_due_ms: int | None, now_ms: int) -> str:
         """Sleep until the next due time, the end, or something earlier has been parked."""
-        until_ms = min(self.end_ms, self.end_ms if next_due_ms is None else next_due_ms)
-        left_ms = until_ms - now_ms
+        next_ms = self.end_ms if next_due_ms is None else next_due_ms
+        left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
         if left_ms <= SPIN_MS:
             time.sleep(max(0.0005, left_ms / 1000))
             return place

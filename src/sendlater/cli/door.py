@@ -1,0 +1,82 @@
+"""What every command shares: the apps, the exit codes, which installation.
+
+Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5 cannot connect,
+130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from sendlater import __version__
+from sendlater.config import CONFIG_FILE_VARIABLE, Settings, load
+from sendlater.errors import Unavailable
+
+OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+app = App(
+    name="sendlater",
+    help="Delivery of Kafka messages at the time you choose.",
+    version=__version__,
+    result_action="return_value",
+)
+config_app = App(name="config", help="Settings.")
+bench_app = App(name="bench", help="Loads against the configured installation.")
+app.command(config_app)
+app.command(bench_app)
+out = Console(file=sys.stdout, soft_wrap=True)
+err = Console(file=sys.stderr)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Which installation: the rest comes from the environment and the settings file."""
+
+    bootstrap_servers: str | None = None
+    "Kafka brokers, host:port; without: topics on Redis."
+    redis: str | None = None
+    "Redis URL; without: the embedded server."
+    space: str | None = None
+    "Key prefix of the installation."
+    config: Path | None = None
+    "Settings file (TOML)."
+
+    def settings(self, **flags: Any) -> Settings:
+        """The effective settings. Raises BadSettings."""
+        if self.config is not None:
+            os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
+        return load(
+            bootstrap_servers=self.bootstrap_servers,
+            redis=self.redis,
+            space=self.space,
+            **flags,
+        )
+
+
+HERE = Connection()
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+
+
+@contextmanager
+def open_scheduler(connection: Connection) -> Iterator[Any]:
+    """A scheduler on the installation; raises Unavailable when there is none."""
+    from sendlater.client.scheduler import Scheduler
+    from sendlater.local.redis_server import embedded_url
+
+    settings = connection.settings()
+    url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
+    if not url:
+        raise Unavailable(
+            "no Redis is configured and no embedded one is running: start `sendlater serve`, "
+            "or give --redis URL"
+        )
+    with Scheduler(settings, redis_url=url) as scheduler:
+        yield scheduler

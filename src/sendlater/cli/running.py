@@ -1,0 +1,196 @@
+"""Commands that run something: the service, a Kafka, the demo, the loads."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.progress import Progress
+
+from sendlater import __version__
+from sendlater.cli.door import (
+    FAILED,
+    HERE,
+    INTERRUPTED,
+    OK,
+    Connection,
+    Json,
+    app,
+    bench_app,
+    err,
+    open_scheduler,
+    out,
+)
+from sendlater.config import load
+
+
+@app.command
+def serve(
+    *,
+    connection: Connection = HERE,
+    shards: int | None = None,
+    lanes: int | None = None,
+    data_dir: Path | None = None,
+    metrics_addr: str | None = None,
+) -> int:
+    """Run the service until SIGTERM or SIGINT; a second one ends it at once."""
+    from sendlater.local.installation import Installation
+    from sendlater.service import Service
+
+    settings = connection.settings(
+        shards=shards, lanes=lanes, data_dir=data_dir, metrics_addr=metrics_addr
+    )
+    stop = _stop_on_signals()
+    installation = Installation.prepare(settings)
+    try:
+        service = Service(settings, installation)
+        try:
+            service.start()
+            where = settings.bootstrap_servers or "topics on Redis"
+            err.print(f"sendlater {__version__} is ready: space {settings.space!r}, {where}")
+            service.watch(stop)
+            err.print("stopping: finishing what is claimed")
+            service.stop()
+        except BaseException:
+            service.close()
+            raise
+    finally:
+        installation.close()
+    return OK
+
+
+@app.command
+def kafka(*, port: int = 9092, data_dir: Path | None = None) -> int:
+    """Run a real single-node Kafka in the foreground, for trying and for tests."""
+    from sendlater.local.kafka_server import run_in_foreground
+
+    settings = load(data_dir=data_dir)
+    run_in_foreground(
+        port,
+        settings.data_dir,
+        cache_dir=settings.cache_dir,
+        mirror=settings.maven_mirror,
+        ready=lambda server: err.print(f"Kafka is ready at {server.bootstrap_servers}"),
+    )
+    return OK
+
+
+@app.command
+def demo(
+    *,
+    count: int | None = None,
+    rate: float = 20.0,
+    exit: Annotated[bool, Parameter(negative="")] = False,
+    json_: Json = False,
+    connection: Connection = HERE,
+    data_dir: Path | None = None,
+) -> int:
+    """Run a whole installation here, send messages through it and show how late they arrive.
+
+    Parameters
+    ----------
+    count: Messages to send; without: until interrupted.
+    rate: Messages a second.
+    exit: End once all have arrived; exit code 1 if any was lost, early or doubled.
+    json_: Print one JSON object, on the last line.
+    """
+    from sendlater.bench.demo import run
+
+    settings = connection.settings(data_dir=data_dir)
+    stop = _stop_on_signals()
+    result = run(settings, count=count, rate=rate, exit_when_done=exit, stop=stop, console=err)
+    if json_:
+        out.print(json.dumps(result), highlight=False)
+    bad = result["lost"] + result["early"] + result["duplicated"]
+    return FAILED if bad else OK
+
+
+@bench_app.command
+def steady(
+    *,
+    rate: float = 2000.0,
+    seconds: float = 30.0,
+    warm_up: float = 10.0,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """A steady stream of schedules, each due 3 s after it is sent.
+
+    Parameters
+    ----------
+    rate: Schedules a second.
+    seconds: How long, after the warm-up.
+    warm_up: Seconds at the same rate that are not measured.
+    """
+    from sendlater.bench.load import steady as run
+
+    with open_scheduler(connection) as scheduler, _bars() as tell:
+        result = run(scheduler, rate=rate, seconds=seconds, warm_up_s=warm_up, tell=tell)
+    return _show_result(result, json_)
+
+
+@bench_app.command
+def burst(
+    *,
+    count: int = 300_000,
+    warm_up: int = 20_000,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Many schedules due in one instant.
+
+    Parameters
+    ----------
+    count: How many.
+    warm_up: Schedules delivered before, not measured.
+    """
+    from sendlater.bench.load import burst as run
+
+    with open_scheduler(connection) as scheduler, _bars() as tell:
+        result = run(scheduler, count=count, warm_up=warm_up, tell=tell)
+    return _show_result(result, json_)
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    with Progress(console=err, transient=True) as progress:
+        sent_bar = progress.add_task("sent", total=None)
+        arrived_bar = progress.add_task("arrived", total=None)
+
+        def tell(sent: int, arrived: int) -> None:
+            progress.update(sent_bar, completed=sent, total=sent or None)
+            progress.update(arrived_bar, completed=arrived, total=sent or None)
+
+        yield tell
+
+
+def _show_result(result: dict[str, Any], as_json_: bool) -> int:
+    if as_json_:
+        out.print(json.dumps(result), highlight=False)
+    else:
+        for name, value in result.items():
+            out.print(f"{name:26} {value}", highlight=False)
+    return FAILED if result["lost"] or result["early"] else OK
+
+
+def _stop_on_signals() -> threading.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    stop = threading.Event()
+
+    asked_before: list[int] = []
+
+    def asked(number: int, _frame: Any) -> None:
+        if asked_before:
+            os._exit(INTERRUPTED)
+        asked_before.append(number)
+        # Not from here: the interrupted main thread may hold the event's lock.
+        threading.Thread(target=stop.set).start()
+
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGINT, asked)
+    return stop

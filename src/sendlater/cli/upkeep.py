@@ -1,0 +1,36 @@
+"""Commands that look after an installation: doctor, config."""
+
+import json
+
+from sendlater.cli.door import FAILED, HERE, OK, Connection, Json, app, config_app, out
+
+
+@app.command
+def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
+    """Check what an installation needs, and say how to mend what is missing."""
+    from sendlater.doctor import checks
+
+    worst = OK
+    for finding in checks(connection.settings()):
+        mark = {True: "ok", None: "warn", False: "FAIL"}[finding.ok]
+        worst = FAILED if finding.ok is False else worst
+        if json_:
+            row = {
+                "check": finding.name,
+                "result": mark.lower(),
+                "found": finding.found,
+                "mend": finding.mend,
+            }
+            out.print(json.dumps(row), highlight=False)
+        else:
+            out.print(f"{mark:5} {finding.name}: {finding.found}", highlight=False)
+            if finding.ok is not True and finding.mend:
+                out.print(f"      {finding.mend}", highlight=False)
+    return worst
+
+
+@config_app.command(name="show")
+def config_show(*, connection: Connection = HERE) -> int:
+    """Print the effective settings as JSON, secrets hidden."""
+    out.print(json.dumps(connection.settings().shown(), indent=2), highlight=False)
+    return OK

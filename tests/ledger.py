@@ -1,0 +1,101 @@
+"""A ledger for tests: what was handed over against what arrived, by payload."""
+
+import threading
+import time
+from collections import Counter
+from typing import Self
+
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def create_topics(bootstrap_servers: str, *topics: str, partitions: int = 2, **config: str) -> None:
+    """Topics whose timestamps are the broker's append times."""
+    config = {"message.timestamp.type": "LogAppendTime"} | {
+        name.replace("_", "."): value for name, value in config.items()
+    }
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    new = [NewTopic(topic, partitions, config=config) for topic in topics]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+
+
+class Reader:
+    """Follows topics from their start in a thread; `messages` grows."""
+
+    def __init__(self, bootstrap_servers: str, *topics: str) -> None:
+        self.messages: list[Message] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": f"reader-{time.time_ns()}",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+            }
+        )
+        self._consumer.subscribe(list(topics))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(1_000, 0.2):
+                if message.error() is None:
+                    self.messages.append(message)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+class Ledger:
+    """Sends numbered schedules with their due time as payload; compares with a Reader."""
+
+    def __init__(self, bootstrap_servers: str, *, inbox: str, target: str) -> None:
+        self.inbox, self.target = inbox, target
+        self.due_ms: dict[str, int] = {}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+
+    def send(self, due_ms: int) -> str:
+        """Schedule the next one; its id."""
+        name = f"n{len(self.due_ms)}"
+        self.due_ms[name] = due_ms
+        headers = [
+            ("sendlater-due-ms", str(due_ms)),
+            ("scheduler-target-topic", self.target),
+            ("scheduler-target-key", name),
+        ]
+        self._producer.produce(self.inbox, value=str(due_ms), key=name, headers=headers)
+        self._producer.poll(0)
+        return name
+
+    def flush(self) -> None:
+        """Until the broker has them all."""
+        assert self._producer.flush(60) == 0
+
+    def missing(self, reader: Reader) -> set[str]:
+        """Ids that have not arrived."""
+        return self.due_ms.keys() - {message.key().decode() for message in reader.messages}
+
+    def doubled(self, reader: Reader) -> dict[str, int]:
+        """Ids that have arrived more than once, and how often; each copy carries its id."""
+        counts = Counter(message.key().decode() for message in reader.messages)
+        for message in reader.messages:
+            assert dict(message.headers())["sendlater-id"] == message.key()
+        return {name: count for name, count in counts.items() if count > 1}
+
+    def early(self, reader: Reader) -> list[str]:
+        """Ids of copies that the broker had before they were due."""
+        return [
+            message.key().decode()
+            for message in reader.messages
+            if message.timestamp()[1] < int(message.value())
+        ]

@@ -95,11 +95,12 @@ def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
     """Whether a lane is in the middle of its batch, where no other is: it claims for all.
 
     The others, close to a pause or just out of one, only look now and then in case it is not there.
+    A batch of several windows, as when nothing is due soon, leads in the middle of each.
 
-    >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_400, 2_500, 3_499, 3_500)]
+    >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_499, 2_500, 3_499, 3_500)]
     [False, True, True, False]
     """
-    left_ms = end_ms - now_ms
+    left_ms = (end_ms - now_ms - 1) % window_ms + 1
     margin_ms = (window_ms - window_ms // lanes) // 2
     return margin_ms < left_ms <= margin_ms + window_ms // lanes
 

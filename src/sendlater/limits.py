@@ -21,6 +21,8 @@ EPOCH_SECONDS_MAX = 100_000_000_000
 """A larger `scheduler-epoch` (year 5138) is taken for milliseconds and rejected."""
 WAIT_BLOCK_MS_MAX = 1_000
 """Longest blocking read on Redis; below the client's socket timeout of 5 s."""
+WAIT_MS_MAX = 1_000
+"""Longest a lane task waits for something due without looking at the store."""
 REJECTED_TOPIC_BYTES_MAX = 16 * 1024 * 1024
 """`max.message.bytes` of a rejected topic we create: it must take what an inbox took."""
 TOPIC_WRITE_COUNT_MAX = 1_000

@@ -158,11 +158,15 @@ def test_a_release_of_many_rows_ends(pending: Pending, shard: Shard) -> None:
 
 def test_a_waiting_task_is_woken_by_something_earlier(shard: Shard) -> None:
     shard.park(row(b"late", 100))
-    place = shard.wake_id()
+    wake = shard.wake()
     shard.park(row(b"later", 200))
-    assert shard.wait(place, block_ms=1) == place
+    assert not wake.wait(1)
     shard.park(row(b"early", 50))
-    assert shard.wait(place, block_ms=1_000) != place
+    assert wake.wait(1_000)
+    assert not wake.wait(1)
+    shard.park(row(b"earliest", 40))
+    assert wake.wait(1_000)
+    wake.close()
 
 
 def test_pages_follow_due_order_over_shards_and_ties(pending: Pending) -> None:

@@ -17,11 +17,12 @@ from typing import Any
 import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.limits import PAGE_COUNT_MAX, RELEASE_COUNT_MAX, WAIT_BLOCK_MS_MAX
+from sendlater.limits import PAGE_COUNT_MAX, RELEASE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule, State
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import pack, unpack
 from sendlater.pending.scripts import script
+from sendlater.pending.wake import Wake
 
 FENCE_ATTEMPTS_MAX = 10
 """Starts that race for one space before the slowest gives up."""
@@ -207,19 +208,9 @@ class Shard:
             rejected_count=1 if instead else 0,
         )
 
-    def wake_id(self) -> str:
-        """The place in the wake stream to wait after."""
-        last = self.client.xrevrange(self.keys["wake"], count=1)
-        return last[0][0].decode() if last else "0-0"
-
-    def wait(self, after: str, *, block_ms: int) -> str:
-        """Sleep until something earlier was parked, or `block_ms` have passed; the new place."""
-        block_ms = max(1, min(block_ms, WAIT_BLOCK_MS_MAX))
-        got = self.client.xread({self.keys["wake"]: after}, count=1, block=block_ms)
-        if not got:
-            return after
-        entries = next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1]
-        return str(entries[-1][0].decode())
+    def wake(self) -> Wake:
+        """A reader that is told when something earlier is parked; close it."""
+        return Wake(self.client, self.keys["wake"])
 
 
 class Pending:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_BLOCK_MS_MAX
+from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_MS_MAX
 from sendlater.pending import Batch, Claim, Pending, Shard
 from sendlater.pending.connect import connect
+from sendlater.pending.wake import Wake
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LEAD_MS = 200
 """Shortest batch: planning and starting one takes this long."""
-SPIN_MS = 2
-"""A wait shorter than this is slept, not blocked on Redis."""
+SPIN_MS = 0.5
+"""Shortest wait: the clock counts whole milliseconds, and the next may be a moment away."""
 TARGETS_REFRESH_MS = 2_000
 """How long a task trusts its copy of the known target topics."""
 
@@ -155,7 +156,13 @@ class DueReader(DataSourceStreamReader):
         client = connect(self.lane.redis_url)
         try:
             shard = Shard(client, space=self.lane.space, number=partition.shard)
-            yield from _ShardTask(self.lane, shard, partition.end_ms, self._clock).batches()
+            wake = shard.wake()
+            try:
+                yield from _ShardTask(
+                    self.lane, shard, wake, partition.end_ms, self._clock
+                ).batches()
+            finally:
+                wake.close()
         finally:
             client.close()
 
@@ -163,15 +170,14 @@ class DueReader(DataSourceStreamReader):
 class _ShardTask:
     """One task's loop; state that lives as long as one batch on one shard."""
 
-    def __init__(self, lane: Lane, shard: Shard, end_ms: int, clock: Clock) -> None:
-        self.lane, self.shard, self.end_ms, self.clock = lane, shard, end_ms, clock
+    def __init__(self, lane: Lane, shard: Shard, wake: Wake, end_ms: int, clock: Clock) -> None:
+        self.lane, self.shard, self.wake, self.end_ms, self.clock = lane, shard, wake, end_ms, clock
         self.batch = Batch(lane.lane, lane.run, end_ms)
         self.targets: dict[bytes, int] = {}
         self.targets_until_ms = 0
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends when the instant is reached, the batch is full, or the service drains."""
-        place = self.shard.wake_id()
         got = self.shard.claimed(self.batch)
         count = len(got.ids)
         for first in range(0, count, CLAIM_COUNT_MAX):
@@ -195,7 +201,7 @@ class _ShardTask:
             elif now_ms >= self.end_ms:
                 return
             else:
-                place = self._wait(place, got.next_due_ms, now_ms)
+                self._wait(got.next_due_ms, now_ms)
 
     def _pause_ms(self, now_ms: int) -> int:
         lane = self.lane
@@ -203,14 +209,11 @@ class _ShardTask:
             return lane.poll_ms
         return lane.standby_poll_ms
 
-    def _wait(self, place: str, next_due_ms: int | None, now_ms: int) -> str:
+    def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
         """Sleep until the next due time, the end, or something earlier has been parked."""
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
         left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
-        if left_ms <= SPIN_MS:
-            time.sleep(max(0.0005, left_ms / 1000))
-            return place
-        return self.shard.wait(place, block_ms=min(left_ms - 1, WAIT_BLOCK_MS_MAX))
+        self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         from sendlater.pipeline.rows import filler, to_arrow, unpack_columns

@@ -59,7 +59,11 @@ def start_intake(
     run: int,
     checkpoint: Path,
 ) -> StreamingQuery:
-    """Decode every record and park it."""
+    """Decode every record and park it.
+
+    In as many tasks as there are slots for it: a task costs more than the records of a partition.
+    """
+    records = records.coalesce(settings.intake_slots)
     for stage in stages(settings):
         records = records.selectExpr(*stage)
     return (

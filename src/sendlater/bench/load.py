@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from itertools import count as count_up
 from typing import Any
 
 import psutil
@@ -31,6 +32,10 @@ IDLE_TIMEOUT_S = 60.0
 """With nothing arriving for so long after the last due time, what is missing is lost."""
 LEAD_MS = 3_000
 """How far ahead a steady load schedules."""
+WARM_INTAKE_MS = 2_000
+"""A steady load is warm once intake takes no longer: code is compiled, no backlog is left."""
+WARM_UP_MAX_S = 60.0
+"""A load that is not warm by then is measured as it is: more than the machine can do."""
 
 Tell = Callable[[int, int], None]
 """Called with how many were sent and how many have arrived."""
@@ -141,12 +146,18 @@ def steady(
     tell: Tell | None = None,
     count: int | None = None,
 ) -> dict[str, Any]:
-    """`rate` a second for `seconds` after a warm-up at the same rate; each due LEAD_MS later."""
+    """`rate` a second for `seconds` after a warm-up at the same rate; each due LEAD_MS later.
+
+    The warm-up lasts `warm_up_s`, and until intake keeps pace (WARM_INTAKE_MS); 0 is none at all.
+    With `count`, so many are sent in all.
+    """
     with Run(scheduler, tell=tell) as run:
         began_s = time.time()
-        total = round(rate * (warm_up_s + seconds)) if count is None else count
+        end = _Ending(run, rate=rate, seconds=seconds, warm_up_s=warm_up_s, count=count)
         prober = _Prober(run)
-        for number, at_s in _paced(total, rate=rate, began_s=began_s):
+        for number, at_s in _paced(rate=rate, began_s=began_s):
+            if end.reached(number):
+                break
             schedule_id = run.send(round(at_s * 1_000) + LEAD_MS)
             prober.offer(schedule_id)
             if number % max(1, round(rate / 20)) == 0:
@@ -154,13 +165,39 @@ def steady(
         prober.stop()
         run.broker.flush()
         run.wait_for_all()
-        warm_ms = round((began_s + warm_up_s) * 1_000) + LEAD_MS
+        warmed_s = end.warm_count / rate
+        warm_ms = round((began_s + warmed_s) * 1_000) + LEAD_MS
         return {
             "load": "steady",
             "rate": rate,
-            "warm_up_s": warm_up_s,
+            "warm_up_s": round(warmed_s, 1),
             **run.account(warm_from_ms=warm_ms, rate_from_ms=warm_ms),
         }
+
+
+class _Ending:
+    """When a steady load is warm, and when it is over."""
+
+    def __init__(
+        self, run: Run, *, rate: float, seconds: float, warm_up_s: float, count: int | None
+    ) -> None:
+        self._run = run
+        self._measured_count = round(rate * seconds)
+        self._warm_max_count = round(rate * max(warm_up_s, WARM_UP_MAX_S)) if warm_up_s else 0
+        self._count = count
+        self.warm_count = round(rate * warm_up_s)
+
+    def reached(self, number: int) -> bool:
+        """Whether `number` is past the last one."""
+        if self._count is not None:
+            return number >= self._count
+        probes = self._run.intake_ms
+        if number == self.warm_count and number < self._warm_max_count:
+            if not probes or probes[-1] > WARM_INTAKE_MS:
+                self.warm_count += 1
+            else:
+                probes.clear()
+        return number >= self.warm_count + self._measured_count
 
 
 def burst(
@@ -229,9 +266,9 @@ def versions(scheduler: Scheduler) -> dict[str, str]:
     return {"python": platform.python_version(), "redis-server": str(redis_version), **found}
 
 
-def _paced(total: int, *, rate: float, began_s: float) -> Iterator[tuple[int, float]]:
-    """Numbers and the instant each belongs to, no faster than `rate`."""
-    for number in range(total):
+def _paced(*, rate: float, began_s: float) -> Iterator[tuple[int, float]]:
+    """Numbers and the instant each belongs to, without end, no faster than `rate`."""
+    for number in count_up():
         at_s = began_s + number / rate
         ahead_s = at_s - time.time()
         if ahead_s > 0.002:

@@ -125,7 +125,7 @@ def steady(
     ----------
     rate: Schedules a second.
     seconds: How long, after the warm-up.
-    warm_up: Seconds at the same rate that are not measured.
+    warm_up: Seconds at the same rate that are not measured; longer while intake is behind.
     """
     from sendlater.bench.load import steady as run
 

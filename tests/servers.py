@@ -1,5 +1,6 @@
 """Real servers for tests: one Redis and one Kafka a session, and a way to wait without sleeping."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -29,6 +30,15 @@ def wait_until(condition: Callable[[], T], what: str, *, timeout_s: float = 30.0
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(POLL_S)
+    return value
+
+
+async def until(condition: Callable[[], T], what: str, *, timeout_s: float = 30.0) -> T:
+    """The same for a test that runs in an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(POLL_S)
     return value
 
 

@@ -1,3 +1,71 @@
-"""sendlater: delivery of Kafka messages at the time you choose."""
+"""sendlater: delivery of Kafka messages at the time you choose.
+
+The names below are loaded when they are first used, so that `import sendlater` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sendlater.client.aio import AsyncScheduler
+    from sendlater.client.backoff import Backoff
+    from sendlater.client.handlers import Context, Handlers
+    from sendlater.client.producer import SchedulingProducer
+    from sendlater.client.scheduled import Page, Scheduled
+    from sendlater.client.scheduler import Scheduler
+    from sendlater.errors import SendlaterError
+    from sendlater.model import Cancelled, Moved, Record, State
+    from sendlater.topics import Consumer, Topics
+
+_HOMES = {
+    "AsyncScheduler": "client.aio",
+    "Backoff": "client.backoff",
+    "Cancelled": "model",
+    "Consumer": "topics",
+    "Context": "client.handlers",
+    "Handlers": "client.handlers",
+    "Moved": "model",
+    "Page": "client.scheduled",
+    "Record": "model",
+    "Scheduled": "client.scheduled",
+    "Scheduler": "client.scheduler",
+    "SchedulingProducer": "client.producer",
+    "SendlaterError": "errors",
+    "State": "model",
+    "Topics": "topics",
+}
+
+__all__ = [
+    "AsyncScheduler",
+    "Backoff",
+    "Cancelled",
+    "Consumer",
+    "Context",
+    "Handlers",
+    "Moved",
+    "Page",
+    "Record",
+    "Scheduled",
+    "Scheduler",
+    "SchedulingProducer",
+    "SendlaterError",
+    "State",
+    "Topics",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sendlater' has no attribute {name!r}")
+    found = getattr(import_module(f"sendlater.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

@@ -4,6 +4,7 @@ SendlaterError
 ├── BadRequest           the caller's fault: correct the call and repeat it
 │   ├── BadTime          neither or both of delay and at, a naive datetime, unreadable text
 │   ├── BadSettings      a setting is unknown, missing or contradicts another
+│   ├── NoAttemptsLeft   a record has been retried as often as its Backoff allows
 │   └── NotSupported     this installation cannot do that; the message says where to look
 ├── Unavailable          the world's fault: try again later, nothing is lost
 │   ├── StoreUnavailable Redis does not answer
@@ -31,6 +32,10 @@ class BadTime(BadRequest):
 
 class BadSettings(BadRequest):
     """Settings that cannot be used."""
+
+
+class NoAttemptsLeft(BadRequest):
+    """A record that has been retried as often as it may be."""
 
 
 class NotSupported(BadRequest):

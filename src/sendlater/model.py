@@ -28,6 +28,14 @@ class Cancelled(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Moved(StrEnum):
+    """What became of a change of the due time."""
+
+    MOVED = "moved"
+    DELIVERING = "delivering"
+    UNKNOWN = "unknown"
+
+
 class Reason(StrEnum):
     """Why a record was rejected; the value is in header `sendlater-rejected`."""
 

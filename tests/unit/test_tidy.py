@@ -9,12 +9,13 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "sendlater"
 GROUND = {"model", "errors", "clock", "limits", "config", "sendlater", ""}
 ROOMS: dict[str, set[str]] = {
+    "": {"client", "topics"},
     "dialects": set(),
     "pending": set(),
     "topics": set(),
     "local": set(),
     "pipeline": {"dialects", "pending", "topics"},
-    "client": {"dialects", "pending", "topics"},
+    "client": {"dialects", "pending", "topics", "local"},
     "doctor": {"local"},
     "service": {"pipeline", "pending", "client", "local"},
     "bench": {"client", "dialects", "pending", "service", "local"},

@@ -128,11 +128,11 @@ def cancel(*ids: str, json_: Json = False, connection: Connection = HERE) -> int
 def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
     """Show one pending or claimed schedule."""
     with open_scheduler(connection) as scheduler:
-        schedule = scheduler.get(id)
-    if schedule is None:
+        found = scheduler.get(id)
+    if found is None:
         err.print(f"{id}: neither pending nor claimed", highlight=False)
         return NOT_FOUND
-    shown = as_json(schedule)
+    shown = as_json(found.schedule)
     if json_:
         out.print(json.dumps(shown), highlight=False)
     else:

@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from sendlater.config import Settings, client_options
 from sendlater.errors import BrokerUnavailable
@@ -18,6 +25,11 @@ ACK_TIMEOUT_S = 30.0
 """Longest wait for a broker's acknowledgement."""
 QUEUE_RECORDS_MAX = 200_000
 """Records a producer holds before `send` waits; bounds its memory."""
+QUEUE_KIB_MAX = 256 * 1024
+"""The same in KiB of payload."""
+POLL_S = 0.1
+FULL_PAUSE_S = 0.01
+"""Pause before a record is offered again to a full queue."""
 FOLLOW_COUNT_MAX = 5_000
 """Most records one read of a followed topic gives."""
 
@@ -49,11 +61,17 @@ class Broker(Protocol):
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
         """Hand a record over; `on_done` is called once the broker has it or has refused it."""
 
+    def has_room(self) -> bool:
+        """Whether `send` would return without waiting."""
+
     def flush(self) -> None:
         """Wait until every record handed over was acknowledged; raises BrokerUnavailable."""
 
     def create(self, topic: str, *, partitions: int) -> None:
         """Create a topic whose timestamps are the broker's append times."""
+
+    def ensure(self, topic: str, *, partitions: int) -> None:
+        """Create a topic unless it is there."""
 
     def delete(self, topic: str) -> None:
         """Remove a topic."""
@@ -74,54 +92,74 @@ class KafkaBroker:
     def __init__(self, client_options: Mapping[str, str]) -> None:
         self._options: dict[str, Any] = dict(client_options)
         self._admin = AdminClient(self._options)
-        self._producer = Producer(
-            {
-                "linger.ms": 5,
-                "enable.idempotence": True,
-                "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
-                # The same partition for a key as Kafka's Java clients choose.
-                "partitioner": "murmur2_random",
-                **self._options,
-            }
-        )
         self._errors: list[str] = []
+        self._told = Producer(self._producer_options())
+        # Telling of every record costs more than sending it: this one tells of failures alone.
+        self._silent = Producer(
+            self._producer_options()
+            | {"delivery.report.only.error": True, "on_delivery": self._failed}
+        )
+        self._closed = threading.Event()
+        # Acknowledgements are told by poll: somebody must always be at it, so one thread is.
+        self._poller = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
+        self._poller.start()
+
+    def _producer_options(self) -> dict[str, Any]:
+        return {
+            "linger.ms": 5,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
+            "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
+            # The same partition for a key as Kafka's Java clients choose.
+            "partitioner": "murmur2_random",
+            **self._options,
+        }
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            self._told.poll(POLL_S)
+
+    def _failed(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._errors.append(str(error))
+
+    def has_room(self) -> bool:
+        """See Broker."""
+        return len(self._told) < QUEUE_RECORDS_MAX // 2
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
         """See Broker. Waits while QUEUE_RECORDS_MAX records are under way."""
-
-        def done(error: KafkaError | None, message: object) -> None:
-            if error is not None:
-                self._errors.append(str(error))
-            if on_done is not None:
-                failure = BrokerUnavailable(str(error)) if error is not None else None
-                partition, offset = message.partition(), message.offset()  # type: ignore[attr-defined]
-                on_done(failure, partition, offset)
-
-        placed: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
-        deadline = time.monotonic() + ACK_TIMEOUT_S
+        producer = self._silent
+        more: dict[str, Any] = {}
+        if on_done is not None:
+            producer = self._told
+            more["on_delivery"] = _teller(on_done)
+        if record.partition is not None:
+            more["partition"] = record.partition
+        deadline = 0.0
         while True:
             try:
-                self._producer.produce(
+                producer.produce(
                     record.topic,
                     value=record.value,
                     key=record.key,
-                    headers=list(record.headers),
-                    on_delivery=done,
-                    **placed,
+                    headers=record.headers,  # type: ignore[arg-type]
+                    **more,
                 )
             except BufferError as error:
-                if time.monotonic() > deadline:
+                now_s = time.monotonic()
+                deadline = deadline or now_s + ACK_TIMEOUT_S
+                if now_s > deadline:
                     raise BrokerUnavailable(f"Kafka takes nothing: {error}") from error
-                self._producer.poll(0.1)
+                self._silent.poll(FULL_PAUSE_S)
             except KafkaException as error:
                 raise BrokerUnavailable(f"Kafka refused a record: {error}") from error
             else:
-                self._producer.poll(0)
                 return
 
     def flush(self) -> None:
         """See Broker."""
-        left = self._producer.flush(ACK_TIMEOUT_S)
+        left = self._told.flush(ACK_TIMEOUT_S) + self._silent.flush(ACK_TIMEOUT_S)
         errors, self._errors = self._errors, []
         if left or errors:
             told = errors[0] if errors else "no answer"
@@ -135,6 +173,15 @@ class KafkaBroker:
             self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
         except KafkaException as error:
             raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def ensure(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        try:
+            new = [NewTopic(topic, partitions)]
+            self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
     def delete(self, topic: str) -> None:
         """See Broker."""
@@ -153,35 +200,36 @@ class KafkaBroker:
 
     def ends(self, topic: str) -> dict[int, int]:
         """See Broker."""
-        from confluent_kafka import TopicPartition
-
-        consumer = self._consumer("sendlater-ends")
         try:
-            partitions = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic].partitions
-            return {
-                number: consumer.get_watermark_offsets(TopicPartition(topic, number))[1]
-                for number in partitions
-            }
-        finally:
-            consumer.close()
+            found = self._admin.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
+            if found.error is not None:
+                raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
+            latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
+            asked = self._admin.list_offsets(latest, request_timeout=ACK_TIMEOUT_S)
+            return {place.partition: answer.result().offset for place, answer in asked.items()}
+        except KafkaException as error:
+            raise BrokerUnavailable(f"ends of topic {topic!r}: {error}") from error
 
     def follow(self, topic: str, *, stop: threading.Event) -> Iterator[list[Arrived]]:
         """See Broker."""
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
         consumer = self._consumer(f"sendlater-follow-{topic}")
         try:
             partitions = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic].partitions
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in partitions])
             while not stop.is_set():
                 got = consumer.consume(FOLLOW_COUNT_MAX, 0.1)
-                yield [_arrived(message) for message in got if message.error() is None]
+                yield [arrived(message) for message in got if message.error() is None]
         finally:
             consumer.close()
 
     def close(self) -> None:
         """See Broker."""
-        self._producer.flush(ACK_TIMEOUT_S)
+        self._told.flush(ACK_TIMEOUT_S)
+        self._silent.flush(ACK_TIMEOUT_S)
+        self._closed.set()
+        self._poller.join()
+        self._told.close()
+        self._silent.close()
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +238,16 @@ class KafkaBroker:
         self.close()
 
 
-def _arrived(message: Any) -> Arrived:
+def _teller(on_done: Acknowledged) -> Callable[[KafkaError | None, Any], None]:
+    def done(error: KafkaError | None, message: Any) -> None:
+        failure = None if error is None else BrokerUnavailable(str(error))
+        on_done(failure, message.partition(), message.offset())
+
+    return done
+
+
+def arrived(message: Any) -> Arrived:
+    """What confluent-kafka calls a Message."""
     return Arrived(
         message.topic(),
         message.partition(),
@@ -210,22 +267,34 @@ class RedisBroker:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._gathered: list[tuple[Record, Acknowledged | None]] = []
+        self._lock = threading.Lock()
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
         """See Broker."""
-        self._gathered.append((record, on_done))
-        if len(self._gathered) >= self.GATHER_COUNT_MAX:
+        with self._lock:
+            self._gathered.append((record, on_done))
+            full = len(self._gathered) >= self.GATHER_COUNT_MAX
+        if full:
             self.flush()
+
+    def has_room(self) -> bool:
+        """See Broker. A full list is written by whoever fills it."""
+        return len(self._gathered) < self.GATHER_COUNT_MAX - 1
 
     def flush(self) -> None:
         """See Broker."""
-        gathered, self._gathered = self._gathered, []
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
         positions = self._topics.produce_many([record for record, _ in gathered])
         for (record, on_done), position in zip(gathered, positions, strict=True):
             if on_done is not None:
                 on_done(None, record.partition or 0, position)
 
     def create(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        self._topics.create(topic, partitions)
+
+    def ensure(self, topic: str, *, partitions: int) -> None:
         """See Broker."""
         self._topics.create(topic, partitions)
 

@@ -1,96 +1,239 @@
-"""The client: hand a record over now, have it delivered later, take it back."""
+"""The client: hand a record over now, have it delivered later, take it back.
 
-import time
-from datetime import UTC, datetime, timedelta
-from typing import Self
+`Scheduler` and `AsyncScheduler` (client/aio.py) make the same plans (client/plan.py) and differ in
+how they wait.
+"""
 
-from ulid import ULID
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
 
-from sendlater.client.brokers import Broker, open_broker
-from sendlater.config import Inbox, Settings
-from sendlater.dialects import encode_cancel, encode_headers
-from sendlater.errors import BadSettings, BadTime
-from sendlater.model import Cancelled, Headers, Record, Schedule
-from sendlater.pending import Pending
+from sendlater.client.backoff import Backoff
+from sendlater.client.plan import (
+    AnyHeaders,
+    Delay,
+    Message,
+    Transport,
+    due_ms,
+    new_id,
+    plan_list,
+    plan_send,
+    to_id,
+)
+from sendlater.client.s1 import retried
+from sendlater.client.scheduled import Page, Scheduled
+from sendlater.clock import SystemClock
+from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported, Unavailable
+from sendlater.model import Cancelled, Moved, Schedule
 
-CATCH_UP_S = 10.0
-"""Longest wait for intake to read what was sent before a cancellation."""
-CATCH_UP_PAUSE_S = 0.02
+if TYPE_CHECKING:
+    from sendlater.client.brokers import Broker
+    from sendlater.config import Settings
+    from sendlater.pending import Pending
+
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+cluster://")
+HTTP_SCHEMES = ("http://", "https://")
+SEND_TIMEOUT_S = 60.0
+"""Longest `send_later` waits for the acknowledgement."""
+SENDER_COUNT = 8
+"""Threads that send what nobody waits for, where sending itself waits (Redis alone, HTTP)."""
+UNDER_WAY_COUNT_MAX = 1_000
+"""Most such schedules under way; the next `send_later` waits."""
+
+RETRY = Backoff(jitter=0.2)
+"""5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
+OnSent = Callable[[Exception | None, Scheduled], None]
+"""Called once the schedule was taken (None) or refused, in another thread."""
 
 
 class Scheduler:
-    """Sends to an inbox through the broker; asks the pending store."""
+    """Sends records later. Safe to share between threads; close it, or use it in `with`.
 
-    def __init__(self, settings: Settings, *, redis_url: str) -> None:
-        self.settings = settings
-        self.inbox = _headers_inbox(settings).topic
-        self.broker: Broker = open_broker(settings, redis_url=redis_url)
-        self.pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)
+    `where` says which installation: Kafka brokers `host:port,host:port` (with `redis_url=` where
+    the store is), a Redis URL for an installation on Redis alone, `http://...` for its REST
+    interface (with `token=`), or a Settings; without it the environment and sendlater.toml say.
+    """
+
+    def __init__(
+        self,
+        where: "Settings | str | None" = None,
+        *,
+        redis_url: str | None = None,
+        space: str | None = None,
+        token: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `sendlater.config.Settings`, for brokers and Redis only.
+
+        Raises BadSettings, StoreUnavailable, BrokerUnavailable.
+        """
+        if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
+            if redis_url or space or settings:
+                raise BadSettings("over HTTP the server has the settings; expected only a token")
+            from sendlater.client.http import HttpTransport
+
+            self._transport: Transport = HttpTransport(where, token=token)
+        else:
+            if token is not None:
+                raise BadSettings("token: expected with an http:// or https:// address only")
+            self._transport = _open(where, redis_url, space=space, **settings)
+        self._failed: list[Exception] = []
+        self._lock = threading.Lock()
+        self._senders: ThreadPoolExecutor | None = None
+        self._under_way = threading.BoundedSemaphore(UNDER_WAY_COUNT_MAX)
 
     def send_later(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | str,
         *,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        delay: timedelta | float | None = None,
+        key: bytes | str | None = None,
+        headers: AnyHeaders = (),
+        delay: Delay | None = None,
         at: datetime | None = None,
         id: str | None = None,
         partition: int | None = None,
-    ) -> str:
-        """Hand a record over; returns its id. `flush` waits for the broker.
+        wait: bool = True,
+        on_sent: OnSent | None = None,
+    ) -> Scheduled:
+        """Have `value` delivered to `topic` after `delay` (timedelta, or seconds) or `at` (aware).
 
-        `delay` is a timedelta or seconds, `at` an aware datetime; exactly one. A past `at` means
-        now. The same id again replaces. Raises BadTime, BadRequest, BrokerUnavailable.
+        Returns when it is on its way for good: the broker has it on its inbox. The same id again
+        replaces. With `wait=False` returns at once; `on_sent` is told, or `flush` raises.
+        Raises BadTime, BadRequest, Unavailable.
         """
-        schedule_id = str(ULID()) if id is None else id
-        record = Record(
-            topic=topic, value=value, key=key, headers=headers or [], partition=partition
+        schedule = plan_send(
+            topic,
+            value,
+            now_ms=now_ms(),
+            key=key,
+            headers=headers,
+            delay=delay,
+            at=at,
+            id=id,
+            partition=partition,
         )
-        self.broker.send(
-            encode_headers(
-                record,
-                inbox=self.inbox,
-                id=schedule_id.encode(),
-                due_ms=due_ms(delay=delay, at=at, now_ms=time.time_ns() // 1_000_000),
-            )
-        )
-        return schedule_id
+        scheduled = Scheduled(self, schedule)
+        if wait:
+            self._acknowledged(self._submit(schedule))
+            if on_sent is not None:
+                on_sent(None, scheduled)
+            return scheduled
 
-    def cancel(self, schedule_id: str) -> Cancelled:
+        def done(error: Exception | None) -> None:
+            if on_sent is not None:
+                on_sent(error, scheduled)
+            elif error is not None:
+                with self._lock:
+                    self._failed.append(error)
+
+        if self._transport.ready():
+            self._transport.send(schedule, done=done)
+        else:
+            self._send_aside(schedule, done)
+        return scheduled
+
+    def send_many(self, messages: Iterable[Message]) -> int:
+        """Hand over many, as they come; returns how many, once the broker has them all.
+
+        Each is a dict of the arguments of `send_later`. Memory stays bounded however many there
+        are. A bad one raises BadTime or BadRequest after those before it have been handed over;
+        Unavailable says how many were not taken.
+        """
+        return self._transport.send_many(
+            plan_send(now_ms=now_ms(), **message) for message in messages
+        )
+
+    def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
+        """Have a record that could not be handled delivered to its topic again, after a pause.
+
+        `message`: confluent-kafka's Message, a record of a topic on Redis, or a Record. Attempts
+        are counted in its header `retry-attempt`, as S1's client does; `retry-original-timestamp`
+        keeps when it failed first; headers of schedulers are dropped. Raises NoAttemptsLeft.
+        """
+        record, due_ms = retried(message, backoff=backoff, now_ms=now_ms())
+        schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
+        self._acknowledged(self._submit(schedule))
+        return Scheduled(self, schedule)
+
+    def cancel(self, id: str) -> Cancelled:
         """Take a schedule back: cancelled, delivering (too late) or unknown, and it is true.
 
         Waits until intake has read what is on the inbox now, so that a schedule just sent is found.
+        Raises Unavailable when that cannot be known.
         """
-        self._catch_up()
-        answer = self.pending.cancel(schedule_id.encode())
-        if answer is Cancelled.CANCELLED:
-            # The inbox remembers too: read again from its start, it ends with the cancellation.
-            self.broker.send(encode_cancel(inbox=self.inbox, id=schedule_id.encode()))
-            self.broker.flush()
-        return answer
+        return self._transport.cancel(to_id(id))
 
-    def get(self, schedule_id: str) -> Schedule | None:
+    def reschedule(
+        self, id: str, *, delay: Delay | None = None, at: datetime | None = None
+    ) -> Moved:
+        """Give a schedule another due time: moved, delivering (too late) or unknown, truly.
+
+        After `moved` it is delivered at the new time, and at no other. When Unavailable is raised
+        halfway it is delivered at the old time, the new one, or up to 75 s after the old one.
+        """
+        return self._reschedule(id, delay=delay, at=at)[0]
+
+    def _reschedule(
+        self, id: str, *, delay: Delay | None, at: datetime | None
+    ) -> tuple[Moved, int]:
+        moved_to_ms = due_ms(delay=delay, at=at, now_ms=now_ms())
+        return self._transport.reschedule(to_id(id), due_ms=moved_to_ms), moved_to_ms
+
+    def deliver_now(self, id: str) -> Moved:
+        """Make a schedule due at once: moved, delivering (it is already) or unknown, truly."""
+        return self._transport.deliver_now(to_id(id))
+
+    def get(self, id: str) -> Scheduled | None:
         """A pending or claimed schedule; None when there is none (any more)."""
-        return self.pending.get(schedule_id.encode())
+        found = self._transport.get(to_id(id))
+        return None if found is None else Scheduled(self, found)
 
-    def _catch_up(self) -> None:
-        ends = {f"{self.inbox}/{n}": end for n, end in self.broker.ends(self.inbox).items() if end}
-        deadline = time.monotonic() + CATCH_UP_S
-        while time.monotonic() < deadline:
-            seen = self.pending.positions()
-            if all(seen.get(source, 0) >= end for source, end in ends.items()):
-                return
-            time.sleep(CATCH_UP_PAUSE_S)
+    def list(
+        self,
+        *,
+        due_from: datetime | None = None,
+        due_to: datetime | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Scheduled]:
+        """A page of pending schedules in due order, due in [due_from, due_to).
+
+        With `id_prefix` or `topic` a page may hold fewer than `limit` and still have a cursor.
+        """
+        query = plan_list(
+            due_from=due_from,
+            due_to=due_to,
+            id_prefix=id_prefix,
+            topic=topic,
+            limit=limit,
+            cursor=cursor,
+        )
+        found, next_cursor = self._transport.page(query)
+        return Page([Scheduled(self, one) for one in found], next_cursor)
 
     def flush(self) -> None:
-        """Wait until the broker has everything. Raises BrokerUnavailable."""
-        self.broker.flush()
+        """Wait until everything was taken. Raises the first error of what nobody was told of."""
+        with self._lock:
+            senders, self._senders = self._senders, None
+        if senders is not None:
+            senders.shutdown()
+        self._transport.flush()
+        with self._lock:
+            failed, self._failed = self._failed, []
+        if failed:
+            raise failed[0]
 
     def close(self) -> None:
         """Flush and let go."""
-        self.broker.close()
+        try:
+            self.flush()
+        finally:
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,28 +241,106 @@ class Scheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _submit(self, schedule: Schedule) -> "Future[None]":
+        future: Future[None] = Future()
 
-def due_ms(*, delay: timedelta | float | None, at: datetime | None, now_ms: int) -> int:
-    """The due time of a delay (timedelta, or seconds) or of an aware datetime, rounded up.
+        def done(error: Exception | None) -> None:
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
 
-    Raises BadTime for both, neither, a naive datetime or a negative delay.
-    """
-    if (delay is None) == (at is None):
-        raise BadTime(f"expected one of delay and at, got {delay=} and {at=}")
-    if at is not None:
-        if at.utcoffset() is None:
-            raise BadTime(f"at: expected a datetime with a time zone, got {at.isoformat()}")
-        return max(0, -((datetime(1970, 1, 1, tzinfo=UTC) - at) // timedelta(milliseconds=1)))
-    if not isinstance(delay, timedelta):
-        assert delay is not None
-        delay = timedelta(seconds=delay)
-    if delay < timedelta(0):
-        raise BadTime(f"delay: expected zero or more, got {delay}")
-    return now_ms - (-delay // timedelta(milliseconds=1))
+        self._transport.send(schedule, done=done)
+        return future
+
+    def _acknowledged(self, future: "Future[None]") -> None:
+        """Wait for it. Raises what was told, or BrokerUnavailable when nothing was."""
+        try:
+            future.result(SEND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
+
+    def _send_aside(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
+        """Send in a thread of a few, so that the caller need not wait."""
+
+        def work() -> None:
+            try:
+                self._transport.send(schedule, done=done)
+            except Exception as error:
+                done(error)
+            finally:
+                self._under_way.release()
+
+        self._under_way.acquire()
+        with self._lock:
+            if self._senders is None:
+                self._senders = ThreadPoolExecutor(SENDER_COUNT, "sendlater-send")
+            self._senders.submit(work)
+
+    @property
+    def settings(self) -> "Settings":
+        """Of the installation; NotSupported over HTTP, as are the others below."""
+        found: Settings = self._local("settings")
+        return found
+
+    @property
+    def inbox(self) -> str:
+        """The topic that schedules are written to."""
+        return str(self._local("inbox"))
+
+    @property
+    def redis_url(self) -> str:
+        """Where its Redis is."""
+        return str(self._local("redis_url"))
+
+    @property
+    def broker(self) -> "Broker":
+        """What carries records."""
+        found: Broker = self._local("broker")
+        return found
+
+    @property
+    def pending(self) -> "Pending":
+        """The store, as intake has filled it so far."""
+        found: Pending = self._local("pending")
+        return found
+
+    def _local(self, name: str) -> Any:
+        if not hasattr(self._transport, name):
+            raise NotSupported(f"{name}: expected a client of Kafka or Redis, got one over HTTP")
+        return getattr(self._transport, name)
 
 
-def _headers_inbox(settings: Settings) -> Inbox:
-    for inbox in settings.inboxes:
-        if inbox.dialect == "headers":
-            return inbox
-    raise BadSettings("inboxes: the client needs one in dialect 'headers', got none")
+def _open(
+    where: "Settings | str | None", redis_url: str | None, *, space: str | None, **settings: Any
+) -> Transport:
+    """A local transport. Raises BadSettings, or Unavailable where no Redis is to be found."""
+    from sendlater.client.transports import open_local
+    from sendlater.config import Settings, load
+
+    if isinstance(where, Settings):
+        if space is not None or settings:
+            raise BadSettings("expected either a Settings or single settings, got both")
+        found = where
+    elif where is not None and where.startswith(REDIS_SCHEMES):
+        if redis_url is not None:
+            raise BadSettings("redis_url: expected one Redis URL, got two")
+        found = load(**{"bootstrap_servers": "", "redis": where, "space": space} | settings)
+    else:
+        found = load(**{"bootstrap_servers": where, "space": space} | settings)
+    url = redis_url or found.redis.get_secret_value()
+    if not url:
+        from sendlater.local.redis_server import embedded_url
+
+        url = embedded_url(found.data_dir) or ""
+    if not url:
+        raise Unavailable(
+            "no Redis is configured and no embedded one is running: start `sendlater serve`, "
+            "or give redis_url="
+        )
+    return open_local(found, redis_url=url)
+
+
+def now_ms() -> int:
+    """This host's clock."""
+    return SystemClock().now_ms()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import lru_cache
 
 from sendlater.dialects import names
 from sendlater.dialects.when import rfc3339_ms
@@ -114,8 +115,13 @@ def _check_id(id: bytes) -> None:
         raise BadRequest(f"expected an id of at most {ID_BYTES_MAX} bytes, got {len(id)}")
 
 
+@lru_cache(1_000)
+def _is_topic(name: str) -> bool:
+    return bool(re.fullmatch(names.TOPIC, name)) and name not in (".", "..")
+
+
 def _check_target(record: Record) -> None:
-    if not re.fullmatch(names.TOPIC, record.topic) or record.topic in (".", ".."):
+    if not _is_topic(record.topic):
         raise BadRequest(f"expected a topic name ({names.TOPIC}), got {record.topic[:100]!r}")
     if record.value is None:
         raise BadRequest("expected a value, got null: on an inbox a null value cancels")

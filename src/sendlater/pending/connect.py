@@ -1,11 +1,14 @@
 """Connections to Redis, Valkey and Redis Cluster."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from sendlater.errors import BadSettings
+from sendlater.errors import BadSettings, StoreUnavailable
 
 CLUSTER_PREFIX = "redis+cluster://"
 
@@ -25,3 +28,12 @@ def connect(url: str) -> redis.Redis:
         return redis.Redis.from_url(url, retry=retry)
     except ValueError as error:
         raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turns the driver's errors into StoreUnavailable; those of scripts are so already."""
+    try:
+        yield
+    except redis.exceptions.RedisError as error:
+        raise StoreUnavailable(f"Redis does not answer: {error}") from error

@@ -1,0 +1,324 @@
+"""One event type at work: a thread that reads, a bounded number of handlers, what becomes of each.
+
+Types share nothing but the client they re-schedule with, so a slow one blocks no other.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from sendlater.client.backoff import Backoff
+from sendlater.client.brokers import Arrived
+from sendlater.client.codec import Codec, shape_of
+from sendlater.client.inlets import Inlet
+from sendlater.client.s1 import RETRY_ORIGINAL_TIMESTAMP, attempts_made, header, retried
+from sendlater.clock import SystemClock
+from sendlater.dialects import names
+from sendlater.errors import NoAttemptsLeft
+from sendlater.model import Record, Schedule
+
+EVENT_ID = "event-id"
+"""Header: the id the event was enqueued with, or the one it got."""
+CONTEXT = "context-"
+"""Headers that start so carry the context."""
+EVENT_ERROR = "event-error"
+"""Header of a dead event: why its last attempt failed."""
+EVENT_TYPE = "event-type"
+"""Header of a dead event: the topic it came from."""
+ERROR_CHARS_MAX = 1_000
+POLL_S = 0.2
+"""Longest wait for the next event; what is done is committed as often."""
+FULL_S = 0.5
+"""How often the reader shows itself to its group while there is no room."""
+AGAIN_S = 0.2
+"""First pause before Kafka or Redis is asked again; doubled each time, up to AGAIN_S_MAX."""
+AGAIN_S_MAX = 10.0
+PARALLELISM_MAX = 1_000
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler may want to know besides the event."""
+
+    type: str
+    id: str
+    attempt: int
+    """1 for the first."""
+    due_ms: int | None
+    """When this attempt was due; None for a record that nobody scheduled."""
+    original_ms: int
+    """When the first attempt failed, to the second; for the first attempt, its own time."""
+    values: dict[str, str]
+    """The context it was enqueued with."""
+    record: Arrived = field(repr=False)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one type since it was added, and how it stands."""
+
+    taken: int = 0
+    succeeded: int = 0
+    retried: int = 0
+    dead: int = 0
+    ready: int = 0
+    in_flight: int = 0
+    seconds: float = 0.0
+    """Time spent in the handler, in all."""
+    error: str = ""
+    """Why nothing can be read or re-scheduled at the moment; empty when all is well."""
+
+
+Forward = Callable[[Schedule], Awaitable[None]]
+"""Hands a schedule over; raises Unavailable."""
+
+
+class Handling:
+    """One type. `start`, then `stop`; both on the same loop."""
+
+    def __init__(
+        self,
+        type_: str,
+        function: Callable[..., Any],
+        *,
+        inlet: Inlet,
+        forward: Forward,
+        codec: Codec,
+        parallelism: int,
+        retry: Backoff,
+        timeout_s: float,
+        dead_topic: str,
+    ) -> None:
+        self.type, self.function = type_, function
+        self.hint, self.wants_context = shape_of(function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.inlet, self.forward, self.codec = inlet, forward, codec
+        self.parallelism, self.retry, self.timeout_s = parallelism, retry, timeout_s
+        self.dead_topic = dead_topic
+        self.tally = Tally()
+        self._ready: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._reader = ThreadPoolExecutor(1, f"read-{type_}")
+        self._threads = ThreadPoolExecutor(parallelism, f"handle-{type_}")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to read and to handle."""
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self.parallelism)]
+        self._fetching = asyncio.create_task(self._fetch())
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Take nothing new, give what is under way `drain_s` to end, commit, leave the group."""
+        self._stopping.set()
+        self._room.set()
+        await self._fetching
+        while not self._ready.empty():
+            self._ready.get_nowait()  # never begun, so somebody else's soon
+        for _ in self._tasks:
+            self._ready.put_nowait(None)
+        _, left = await asyncio.wait(self._tasks, timeout=drain_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._reader, self.inlet.close)
+        except Exception as error:
+            _log.warning("left without committing", type=self.type, cause=str(error))
+        self._reader.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def _fetch(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = AGAIN_S
+        while not self._stopping.is_set():
+            room = self.parallelism - self._ready.qsize()
+            if room <= 0:
+                self._room.clear()
+                await _wait(self._room, FULL_S)
+            try:
+                found = await loop.run_in_executor(self._reader, self._poll, max(0, room))
+            except Exception as error:
+                self.tally.error = f"cannot read: {error}"
+                _log.warning("cannot read events", type=self.type, cause=str(error))
+                await _wait(self._stopping, pause_s)
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+                continue
+            if self.tally.error.startswith("cannot read"):
+                self.tally.error = ""
+            pause_s = AGAIN_S
+            for record in found:
+                self._ready.put_nowait(record)
+            self.tally.taken += len(found)
+            self.tally.ready = self._ready.qsize()
+
+    def _poll(self, count_max: int) -> list[Arrived]:
+        return self.inlet.poll(count_max, timeout_s=POLL_S if count_max else 0.0)
+
+    # --- handling -------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while (record := await self._ready.get()) is not None:
+            self._room.set()
+            self.tally.ready = self._ready.qsize()
+            if self._stopping.is_set():
+                return
+            self.tally.in_flight += 1
+            try:
+                if await self._handle(record):
+                    self.inlet.done(record)
+            finally:
+                self.tally.in_flight -= 1
+
+    async def _handle(self, record: Arrived) -> bool:
+        """Whether it need not come again: succeeded, re-scheduled or dead."""
+        context = context_of(self.type, record)
+        try:
+            event = self.codec.decode(record.value or b"", self.hint)
+        except Exception as error:
+            return await self._bury(record, f"cannot be decoded: {error}")
+        began = time.monotonic()
+        overdue: asyncio.Future[Any] | None = None
+        failure = ""
+        try:
+            arguments = (event, context) if self.wants_context else (event,)
+            if self.is_async:
+                async with asyncio.timeout(self.timeout_s):
+                    answer = await self.function(*arguments)
+            else:
+                loop = asyncio.get_running_loop()
+                overdue = loop.run_in_executor(self._threads, self.function, *arguments)
+                answer = await asyncio.wait_for(asyncio.shield(overdue), self.timeout_s)
+            if answer is False:
+                failure = "the handler returned False"
+        except TimeoutError as error:
+            spent = time.monotonic() - began >= self.timeout_s
+            failure = f"no end within {self.timeout_s:g} s" if spent else _told(error)
+        except Exception as error:
+            failure = _told(error)
+        self.tally.seconds += time.monotonic() - began
+        if not failure:
+            self.tally.succeeded += 1
+            return True
+        settled = await self._fail(record, context, failure)
+        if overdue is not None and not overdue.done():
+            # A thread cannot be ended: it keeps its place, so that no more run than may.
+            await asyncio.wait({overdue})
+        return settled
+
+    async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
+        now_ms = SystemClock().now_ms()
+        try:
+            again, due_ms = retried(record, backoff=self.retry, now_ms=now_ms)
+        except NoAttemptsLeft:
+            return await self._bury(record, failure)
+        if header(again.headers, EVENT_ID) is None:
+            again.headers.append((EVENT_ID, context.id.encode()))
+        _log.info(
+            "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
+        )
+        schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
+        if settled := await self._insist(schedule):
+            self.tally.retried += 1
+        return settled
+
+    async def _bury(self, record: Arrived, failure: str) -> bool:
+        """To the dead-letter topic: a schedule due now, as any other."""
+        context = context_of(self.type, record)
+        headers = [pair for pair in record.headers if pair[0] not in (EVENT_ERROR, EVENT_TYPE)]
+        headers += [
+            (EVENT_TYPE, self.type.encode()),
+            (EVENT_ERROR, failure[:ERROR_CHARS_MAX].encode(errors="replace")),
+        ]
+        if header(headers, EVENT_ID) is None:
+            headers.append((EVENT_ID, context.id.encode()))
+        dead = Record(
+            topic=self.dead_topic, value=record.value or b"", key=record.key, headers=headers
+        )
+        place = f"{record.topic}/{record.partition}/{record.position}"
+        schedule = Schedule(id=f"dead:{place}".encode(), due_ms=SystemClock().now_ms(), record=dead)
+        if settled := await self._insist(schedule):
+            self.tally.dead += 1
+            _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
+        return settled
+
+    async def _insist(self, schedule: Schedule) -> bool:
+        """Hand over, however often it takes; False when stopped before that."""
+        pause_s = AGAIN_S
+        while True:
+            try:
+                await self.forward(schedule)
+            except Exception as error:
+                self.tally.error = f"cannot re-schedule: {error}"
+                _log.warning("cannot re-schedule an event", type=self.type, cause=str(error))
+                if await _wait(self._stopping, pause_s):
+                    return False
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            else:
+                if self.tally.error.startswith("cannot re-schedule"):
+                    self.tally.error = ""
+                return True
+
+
+def context_of(type_: str, record: Arrived) -> Context:
+    """What the headers tell; a record nobody enqueued is an event too, its place being its id."""
+    place = f"{record.topic}/{record.partition}/{record.position}"
+    schedule_id = header(record.headers, EVENT_ID) or header(record.headers, names.ID)
+    due = header(record.headers, names.DUE) or b""
+    first = header(record.headers, RETRY_ORIGINAL_TIMESTAMP) or b""
+    return Context(
+        type=type_,
+        id=schedule_id.decode(errors="surrogateescape") if schedule_id else place,
+        attempt=attempts_made(record) + 1,
+        due_ms=int(due) if due.isdigit() else None,
+        original_ms=int(first) * 1_000 if first.isdigit() else record.timestamp_ms,
+        values={
+            name.removeprefix(CONTEXT): (value or b"").decode(errors="replace")
+            for name, value in record.headers
+            if name.startswith(CONTEXT)
+        },
+        record=record,
+    )
+
+
+def event_id(type_: str, id: str) -> bytes:
+    """The schedule id of an event: type and id together are its identity."""
+    return f"event:{type_}:{id}".encode(errors="surrogateescape")
+
+
+def retry_id(type_: str, id: str) -> bytes:
+    """The schedule id of its next attempt. Another one, so that an attempt that failed does not
+    replace what was enqueued under the same id meanwhile."""
+    return f"retry:{type_}:{id}".encode(errors="surrogateescape")
+
+
+def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]) -> Schedule:
+    """The schedule with the headers of an event."""
+    headers = [(EVENT_ID, id.encode(errors="surrogateescape"))]
+    headers += [(CONTEXT + name, value.encode()) for name, value in context.items()]
+    record = replace(schedule.record, headers=[*schedule.record.headers, *headers])
+    return replace(schedule, id=event_id(type_, id), record=record)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether the event was set in time."""
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    return True

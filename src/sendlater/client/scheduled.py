@@ -1,0 +1,94 @@
+"""What the client hands out: a schedule with what can be done to it, and pages of them."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sendlater.client.plan import Delay, id_text, to_datetime
+from sendlater.model import Cancelled, Headers, Moved, Schedule, State
+
+if TYPE_CHECKING:
+    from sendlater.client.scheduler import Scheduler
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list; `next_cursor` asks for what follows, None after the last."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+class Scheduled:
+    """A schedule as it was handed over or found, and what can be done with it."""
+
+    def __init__(self, owner: "Scheduler", schedule: Schedule) -> None:
+        self._owner = owner
+        self.schedule = schedule
+
+    @property
+    def id(self) -> str:
+        """Its identity: the same id again replaces it."""
+        return id_text(self.schedule.id)
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due, milliseconds since 1970."""
+        return self.schedule.due_ms
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is due, in UTC."""
+        return to_datetime(self.schedule.due_ms)
+
+    @property
+    def state(self) -> State:
+        """Where it was when it was handed over or found."""
+        return self.schedule.state
+
+    @property
+    def topic(self) -> str:
+        """Its target topic."""
+        return self.schedule.record.topic
+
+    @property
+    def value(self) -> bytes | None:
+        """Its payload."""
+        return self.schedule.record.value
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key on the target topic."""
+        return self.schedule.record.key
+
+    @property
+    def headers(self) -> Headers:
+        """Its headers, in order."""
+        return self.schedule.record.headers
+
+    @property
+    def partition(self) -> int | None:
+        """Its partition on the target topic, where one was asked for."""
+        return self.schedule.record.partition
+
+    def cancel(self) -> Cancelled:
+        """See Scheduler.cancel."""
+        return self._owner.cancel(self.id)
+
+    def reschedule(self, *, delay: Delay | None = None, at: datetime | None = None) -> Moved:
+        """See Scheduler.reschedule; `due_at` follows when it has moved."""
+        return self._follow(*self._owner._reschedule(self.id, delay=delay, at=at))
+
+    def deliver_now(self) -> Moved:
+        """See Scheduler.deliver_now."""
+        return self._owner.deliver_now(self.id)
+
+    def _follow(self, answer: Moved, moved_to_ms: int) -> Moved:
+        if answer is Moved.MOVED:
+            self.schedule = replace(self.schedule, due_ms=moved_to_ms)
+        return answer
+
+    def __repr__(self) -> str:
+        return f"<{self.id} to {self.topic} at {self.due_at.isoformat()} {self.state}>"

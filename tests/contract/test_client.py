@@ -1,0 +1,306 @@
+"""One client, whatever it talks through: the same promises on Redis alone and on Kafka and Redis.
+
+Nothing here falls due by itself, so that the tests are the same where nobody delivers.
+"""
+
+import asyncio
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from ledger import create_topics
+from servers import ServiceProcess
+
+from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler, State
+from sendlater.errors import BadRequest, BadSettings, BadTime, SendlaterError, Unavailable
+from sendlater.pending import Batch, Pending
+
+LATER_S = 3_600.0
+
+
+@pytest.fixture(scope="module")
+def kafka_installation(kafka, redis_url, tmp_path_factory):
+    """A service on Kafka for the whole file: intake must run for answers to be true."""
+    space = f"t{uuid.uuid4().hex[:12]}"
+    create_topics(kafka, f"out-{space}", f"in-{space}", f"bad-{space}")
+    service = ServiceProcess(
+        tmp_path_factory.mktemp("service"),
+        bootstrap_servers=kafka,
+        redis=redis_url,
+        space=space,
+        inboxes=f'[{{"topic": "in-{space}"}}]',
+        rejected_topic=f"bad-{space}",
+    )
+    arguments = {
+        "redis_url": redis_url,
+        "space": space,
+        "inboxes": ({"topic": f"in-{space}"},),
+        "rejected_topic": f"bad-{space}",
+    }
+    with service.start():
+        yield (kafka,), arguments, f"out-{space}"
+
+
+@pytest.fixture(scope="module")
+def redis_installation(redis_url):
+    """Redis and nobody else: nothing is delivered, everything can be asked."""
+    return (redis_url,), {"space": f"t{uuid.uuid4().hex[:12]}"}, "out"
+
+
+@pytest.fixture(params=["redis", "kafka"])
+def installation(request):
+    """How to open a client, and a topic it may send to."""
+    return request.getfixturevalue(f"{request.param}_installation")
+
+
+@pytest.fixture
+def scheduler(installation):
+    where, arguments, _ = installation
+    with Scheduler(*where, **arguments) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(installation):
+    return installation[2]
+
+
+@pytest.fixture
+def name():
+    """An id prefix of this test's own."""
+    return uuid.uuid4().hex[:8]
+
+
+def test_what_is_sent_is_there_to_the_byte(scheduler, topic, name):
+    headers = [("a", b"\xff\x00"), ("b", None), ("a", "zwei")]
+    at = datetime.now(UTC) + timedelta(hours=1)
+    sent = scheduler.send_later(
+        topic, b"\x00\xff", key=b"\xfe", headers=headers, at=at, id=name, partition=1
+    )
+    found = scheduler.get(name)
+    assert found is not None
+    for schedule in (sent, found):
+        assert schedule.id == name
+        assert timedelta(0) <= schedule.due_at - at < timedelta(milliseconds=1)
+        assert (schedule.topic, schedule.key, schedule.value) == (topic, b"\xfe", b"\x00\xff")
+        assert schedule.headers == [("a", b"\xff\x00"), ("b", None), ("a", b"zwei")]
+        assert schedule.partition == 1
+        assert schedule.state is State.PENDING
+
+
+def test_an_empty_payload_is_a_payload_and_no_key_is_no_key(scheduler, topic, name):
+    scheduler.send_later(topic, b"", delay=LATER_S, id=name)
+    scheduler.send_later(topic, "text", key="", delay=LATER_S, id=name + "é")
+    found, other = scheduler.get(name), scheduler.get(name + "é")
+    assert (found.value, found.key, found.partition, found.headers) == (b"", None, None, [])
+    assert (other.value, other.key) == (b"text", b"")
+
+
+def test_the_same_id_again_replaces(scheduler, topic, name):
+    scheduler.send_later(topic, b"1", delay=LATER_S, id=name)
+    scheduler.send_later(topic, b"2", delay=2 * LATER_S, id=name)
+    page = scheduler.list(id_prefix=name)
+    assert [(s.value, s.due_ms) for s in page.items] == [(b"2", scheduler.get(name).due_ms)]
+
+
+def test_a_cancellation_says_what_it_did(scheduler, topic, name):
+    scheduler.send_later(topic, b"1", delay=LATER_S, id=name)
+    assert scheduler.cancel(name) is Cancelled.CANCELLED
+    assert scheduler.get(name) is None
+    assert scheduler.cancel(name) is Cancelled.UNKNOWN
+    scheduler.send_later(topic, b"2", delay=LATER_S, id=name)
+    assert scheduler.get(name).value == b"2"
+
+
+def test_a_reschedule_moves_to_and_fro(scheduler, topic, name):
+    handle = scheduler.send_later(topic, b"1", delay=LATER_S, id=name)
+    for hours in (48, 1, 24):
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours)
+        assert handle.reschedule(at=at) is Moved.MOVED
+        assert handle.due_at == at
+        assert scheduler.get(name).due_at == at
+        assert scheduler.get(name).value == b"1"
+    assert scheduler.reschedule(name, delay=timedelta(days=2)) is Moved.MOVED
+    assert scheduler.reschedule(name + "-nobody", delay=1) is Moved.UNKNOWN
+    assert handle.cancel() is Cancelled.CANCELLED
+
+
+def test_deliver_now_makes_it_due(scheduler, topic, name):
+    handle = scheduler.send_later(topic, b"1", delay=LATER_S, id=name)
+    assert handle.deliver_now() is Moved.MOVED
+    found = scheduler.get(name)
+    assert found is None or found.due_at <= datetime.now(UTC)
+    assert scheduler.deliver_now(name + "-nobody") is Moved.UNKNOWN
+
+
+def test_a_list_comes_in_pages_in_due_order(scheduler, topic, name):
+    began = datetime.now(UTC) + timedelta(days=30)
+    ats = {f"{name}-{n}": began + timedelta(seconds=n // 2) for n in range(25)}
+    scheduler.send_many(
+        {"topic": topic, "value": i, "at": at, "id": i} for i, at in reversed(ats.items())
+    )
+    found, cursor = [], None
+    while True:
+        page = scheduler.list(id_prefix=name, limit=10, cursor=cursor)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert sorted(ats) == sorted(s.id for s in found)
+    assert [(s.due_ms, s.id) for s in found] == sorted((s.due_ms, s.id) for s in found)
+
+    some = scheduler.list(
+        id_prefix=name,
+        due_from=began + timedelta(seconds=3),
+        due_to=began + timedelta(seconds=5),
+    )
+    assert [s.id for s in some.items] == [f"{name}-{n}" for n in (6, 7, 8, 9)]
+    assert not scheduler.list(id_prefix=name, topic="another").items
+    assert len(scheduler.list(id_prefix=name, topic=topic).items) == 25
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": "no such name"},
+        {"id": " "},
+        {"id": "x" * 513},
+        {"value": b"x" * 1_000_001},
+        {"partition": -1},
+        {"delay": timedelta(days=4_000)},
+    ],
+)
+def test_what_would_be_rejected_is_refused_at_once(scheduler, topic, name, wrong):
+    message = {"topic": topic, "value": b"1", "delay": LATER_S, "id": name} | wrong
+    with pytest.raises(BadRequest):
+        scheduler.send_later(**message)
+    assert not scheduler.list(id_prefix=name).items
+
+
+def test_many_bad_ones_do_not_stop_those_before(scheduler, topic, name):
+    good = [{"topic": topic, "value": b"1", "delay": LATER_S, "id": f"{name}{n}"} for n in range(5)]
+    with pytest.raises(BadTime):
+        scheduler.send_many([*good, {"topic": topic, "value": b"1", "id": name}])
+    assert len(scheduler.list(id_prefix=name).items) == 5
+    assert scheduler.send_many([]) == 0
+
+
+def test_without_waiting_somebody_is_told(scheduler, topic, name):
+    told = []
+    for n in range(20):
+        scheduler.send_later(
+            topic,
+            b"1",
+            delay=LATER_S,
+            id=f"{name}{n}",
+            wait=False,
+            on_sent=lambda error, schedule: told.append((error, schedule.id)),
+        )
+    scheduler.flush()
+    assert sorted(told) == sorted((None, f"{name}{n}") for n in range(20))
+    assert len(scheduler.list(id_prefix=name).items) == 20
+
+
+def test_a_retry_counts_its_attempts(scheduler, topic, name):
+    first = scheduler.send_later(topic, b"1", delay=LATER_S, id=name, headers={"a": "1"})
+    again = scheduler.retry(first.schedule.record, id=name)
+    assert timedelta(seconds=3) < again.due_at - datetime.now(UTC) <= timedelta(seconds=5)
+    assert dict(again.headers)["retry-attempt"] == b"1"
+    assert again.cancel() in (Cancelled.CANCELLED, Cancelled.UNKNOWN)
+
+
+def test_threads_may_share_a_client(scheduler, topic, name):
+    def work(number):
+        for n in range(10):
+            scheduler.send_later(topic, b"1", delay=LATER_S, id=f"{name}-{number}-{n}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(scheduler.list(id_prefix=name).items) == 80
+
+
+def test_the_asyncio_client_does_the_same(installation, name):
+    where, arguments, topic = installation
+
+    async def story():
+        async with AsyncScheduler(*where, **arguments) as scheduler:
+            handles = await asyncio.gather(
+                *(
+                    scheduler.send_later(topic, "1", delay=LATER_S, id=f"{name}{n}")
+                    for n in range(20)
+                )
+            )
+            assert [h.id for h in handles] == [f"{name}{n}" for n in range(20)]
+            assert (await scheduler.get(f"{name}3")).value == b"1"
+            assert await handles[3].cancel() is Cancelled.CANCELLED
+            assert await handles[4].reschedule(delay=2 * LATER_S) is Moved.MOVED
+            assert handles[4].due_ms > handles[5].due_ms + 1_000
+            assert await handles[5].deliver_now() is Moved.MOVED
+
+            async def messages():
+                for n in range(20, 25):
+                    yield {"topic": topic, "value": b"1", "delay": LATER_S, "id": f"{name}{n}"}
+
+            assert await scheduler.send_many(messages()) == 5
+            await scheduler.flush()
+            later = datetime.now(UTC) + timedelta(minutes=1)
+            page = await scheduler.list(id_prefix=name, due_from=later, limit=1_000)
+            assert len(page.items) == 23
+            assert await scheduler.reschedule(name, delay=1) is Moved.UNKNOWN
+            assert await scheduler.deliver_now(name) is Moved.UNKNOWN
+            assert await scheduler.cancel(name) is Cancelled.UNKNOWN
+            with pytest.raises(BadTime):
+                await scheduler.send_later(topic, b"1")
+
+    asyncio.run(story())
+
+
+def test_what_a_lane_has_taken_is_too_late(redis_installation, redis_url):
+    where, arguments, topic = redis_installation
+    with Scheduler(*where, **arguments) as scheduler:
+        scheduler.send_later(topic, b"1", at=datetime(2001, 1, 1, tzinfo=UTC), id="taken")
+        pending = Pending.open(redis_url, space=arguments["space"], shards=2)
+        owner = pending.fence()
+        batch = Batch(0, pending.open_lane(0, owner=owner), 1)
+        for shard in pending.shards:
+            shard.claim(batch, owner=owner, now_ms=2**52, count_max=1_000)
+        assert scheduler.get("taken").state is State.CLAIMED
+        assert scheduler.cancel("taken") is Cancelled.DELIVERING
+        assert scheduler.reschedule("taken", delay=9) is Moved.DELIVERING
+        assert scheduler.deliver_now("taken") is Moved.DELIVERING
+
+
+def test_an_installation_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(Unavailable):
+        Scheduler("redis://127.0.0.1:1/0")
+    with pytest.raises(Unavailable, match="sendlater serve"):
+        Scheduler(data_dir=tmp_path)
+    for wrong in (
+        lambda: Scheduler("redis://127.0.0.1:1/0", token="t"),
+        lambda: Scheduler("http://127.0.0.1:1", space="s"),
+        lambda: Scheduler("redis://127.0.0.1:1", nonsense=1),
+    ):
+        with pytest.raises(BadSettings):
+            wrong()
+
+
+def test_answers_wait_for_intake_and_say_when_it_does_not_run(redis_url, space, monkeypatch):
+    """A record on the inbox that nobody reads: what the store says may be out of date."""
+    monkeypatch.setattr("sendlater.client.transports.CATCH_UP_S", 0.05)
+    with Scheduler(redis_url, space=space) as scheduler:
+        scheduler.broker.create(scheduler.inbox, partitions=1)
+        scheduler.send_later("t", b"1", delay=LATER_S, id="a")
+        assert scheduler.get("a").value == b"1"
+        scheduler.broker.send(
+            scheduler._transport._encode(scheduler.get("a").schedule, inbox="schedules")
+        )
+        scheduler.broker.flush()
+        with pytest.raises(SendlaterError, match="service"):
+            scheduler.cancel("a")
+        # Behind what stands there, in the same order as it was asked for.
+        scheduler.send_later("t", b"2", delay=LATER_S, id="a")
+        assert scheduler.get("a").value == b"1"

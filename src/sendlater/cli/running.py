@@ -119,7 +119,7 @@ def steady(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """A steady stream of schedules, each due 3 s after it is sent.
+    """A steady stream of schedules, each due 10 s after it is sent.
 
     Parameters
     ----------

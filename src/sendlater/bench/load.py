@@ -31,7 +31,7 @@ MEMORY_SAMPLE_COUNT = 20_000
 IDLE_TIMEOUT_S = 60.0
 """With nothing arriving for so long after the last due time, what is missing is lost."""
 LEAD_MS = 10_000
-"""How far ahead a steady load schedules: more than intake takes, which is told apart from lateness."""
+"""How far ahead a steady load schedules: more than intake takes, which is told apart."""
 WARM_INTAKE_MS = 2_000
 """A steady load is warm once intake takes no longer: code is compiled, no backlog is left."""
 WARM_UP_MAX_S = 60.0

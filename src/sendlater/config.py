@@ -4,20 +4,33 @@ Order: command-line flags, then `SENDLATER_*` environment, then the TOML file, t
 """
 
 import os
+import re
 import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from sendlater.errors import BadSettings
 from sendlater.limits import CLAIM_COUNT_MAX
 
 ENV_PREFIX = "SENDLATER_"
 CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
-SECRET_WORDS = ("password", "secret", "token", "jaas", "credential", "private", "key.pem")
+HIDDEN = "**********"
+SECRET_WORDS = (
+    *("password", "secret", "token", "jaas", "credential", "private"),
+    *("key.pem", "keystore.key"),
+)
+"""A setting whose name has one of these in it is not shown."""
 
 
 class _Model(BaseModel):
@@ -148,7 +161,8 @@ class Settings(BaseSettings):
 
     def shown(self) -> dict[str, Any]:
         """The effective settings as plain JSON values, secrets hidden."""
-        shown: dict[str, Any] = _hide(self.model_dump(mode="json"))
+        plain = self.model_dump(mode="json") | {"redis": self.redis.get_secret_value()}
+        shown: dict[str, Any] = _hide(plain)
         return shown
 
 
@@ -166,7 +180,8 @@ class _FileSettings(PydanticBaseSettingsSource):
         try:
             return tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise BadSettings(f"cannot read the settings file {path}: {error}") from error
+            told = getattr(error, "strerror", None) or error
+            raise BadSettings(f"cannot read the settings file {path}: {told}") from error
 
 
 def load(**flags: Any) -> Settings:
@@ -174,25 +189,52 @@ def load(**flags: Any) -> Settings:
 
     Raises BadSettings, in words, for unknown names and values out of range.
     """
-    known = {(ENV_PREFIX + name).upper() for name in Settings.model_fields}
-    for name in os.environ:
-        if name.startswith(ENV_PREFIX) and name != CONFIG_FILE_VARIABLE:
-            field = name.partition("__")[0].upper()
-            if field not in known:
-                raise BadSettings(f"unknown setting in the environment: {name}")
+    _require_known(os.environ)
     try:
         return Settings(**{k: v for k, v in flags.items() if v is not None})
+    except SettingsError as error:
+        raise BadSettings(f"environment: {error}; expected JSON for lists and tables") from error
     except ValidationError as error:
-        told = "; ".join(
-            f"{'.'.join(str(part) for part in e['loc']) or 'settings'}: {e['msg']}"
-            for e in error.errors(include_input=False, include_url=False)
-        )
-        raise BadSettings(told) from error
+        # Without the cause: it may quote a password.
+        raise BadSettings("; ".join(_told(e) for e in error.errors(include_url=False))) from None
 
 
 def client_options(settings: Settings) -> dict[str, str]:
     """Settings of every confluent-kafka client (librdkafka's names)."""
     return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+
+
+def _require_known(environment: Mapping[str, str]) -> None:
+    """Raises BadSettings for a variable with our prefix that is no setting: usually a slip."""
+    tables = {name for name, field in Settings.model_fields.items() if field.default == {}}
+    for variable in environment:
+        prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
+        if prefix == ENV_PREFIX and variable.upper() != CONFIG_FILE_VARIABLE:
+            field, nested, _ = name.partition("__")
+            if field not in (tables if nested else Settings.model_fields):
+                raise BadSettings(
+                    f"unknown setting in the environment: {variable}{_expected(name)}"
+                )
+
+
+def _expected(name: str) -> str:
+    """What may have been meant by the name of a setting that does not exist."""
+    table, _, last = name.rpartition(".")
+    known = sorted(Inbox.model_fields if table.startswith("inboxes") else Settings.model_fields)
+    alike = get_close_matches(last, known, n=3, cutoff=0.5) or known
+    return f", expected {' or '.join(alike)}"
+
+
+def _told(error: Any) -> str:
+    """One validation error in words: which setting, what was expected and what came."""
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown setting: {name}{_expected(name)}"
+    message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    if not name:
+        return str(message)
+    secret = name == "redis" or _hide("x", name) != "x"
+    return f"{name}: {message}" + ("" if secret else f", got {str(_hide(error['input']))[:100]!r}")
 
 
 def _hide(value: Any, name: str = "") -> Any:
@@ -202,5 +244,8 @@ def _hide(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
         return [_hide(v, name) for v in value]
     if value and any(word in name.lower() for word in SECRET_WORDS):
-        return "**********"
-    return value
+        return HIDDEN
+    if not isinstance(value, str):
+        return value
+    value = re.sub(r"(?<=://)[^/\s]*@", f"{HIDDEN}@", value)
+    return re.sub(r"(?<=[?&]password=)[^&\s]*", HIDDEN, value)

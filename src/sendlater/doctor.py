@@ -8,10 +8,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sendlater.config import Settings
-from sendlater.errors import SendlaterError
+from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
 from sendlater.local.jars import cached
 from sendlater.local.java import find_java
+from sendlater.local.kafka_facts import broker_clock
 from sendlater.local.kafka_server import admin
 from sendlater.local.redis_facts import RedisFacts, redis_facts
 from sendlater.local.redis_server import VERSION_MIN, embedded_url, find_redis
@@ -53,6 +54,11 @@ _MEND = {
 }
 
 
+def store_troubles(redis_url: str) -> list[Finding]:
+    """What is wrong with a Redis that answers, for the start of a service to tell."""
+    return [finding for finding in _about_redis(redis_url) if not finding.ok]
+
+
 def _java(settings: Settings) -> Iterator[Finding]:
     java = find_java(settings.cache_dir)
     yield Finding("java", True, f"Java {java.version} in {java.home}")
@@ -85,6 +91,10 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         told = f"not running; sendlater serve starts {binary.path}"
         yield Finding("redis", True, f"{told}, version {_dotted(binary.version)}")
         return
+    yield from _about_redis(url)
+
+
+def _about_redis(url: str) -> Iterator[Finding]:
     facts = redis_facts(url)
     recent = facts.version >= VERSION_MIN
     yield Finding(
@@ -107,12 +117,15 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         "" if keeps else "Redis may throw schedules away: set maxmemory-policy noeviction",
     )
     yield _memory(facts)
-    apart = abs(facts.ahead_ms) - facts.ahead_error_ms > CLOCK_SKEW_MS_MAX
-    yield Finding(
-        "clock",
+    yield _clock("Redis", facts.ahead_ms, facts.ahead_error_ms)
+
+
+def _clock(whose: str, ahead_ms: float, error_ms: float) -> Finding:
+    apart = abs(ahead_ms) - error_ms > CLOCK_SKEW_MS_MAX
+    return Finding(
+        f"clock of {whose}",
         not apart,
-        f"Redis' clock is {facts.ahead_ms:+.1f} ms from ours, ± {facts.ahead_error_ms:.1f}; "
-        f"limit {CLOCK_SKEW_MS_MAX} ms",
+        f"{ahead_ms:+.1f} ms from ours, ± {error_ms:.1f}; limit {CLOCK_SKEW_MS_MAX} ms",
         "run NTP (chrony, systemd-timesyncd) on both hosts" if apart else "",
     )
 
@@ -135,7 +148,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
         client = admin(settings.bootstrap_servers, settings.kafka)
         known = client.list_topics(timeout=BROKER_TIMEOUT_S)
     except KafkaException as error:
-        told = f"{settings.bootstrap_servers} does not answer: {error.args[0]}"
+        told = f"{settings.bootstrap_servers} does not answer: {error.args[0].str()}"
         yield Finding("broker", False, told, _MEND["broker"])
         return
     yield Finding("broker", True, f"{len(known.brokers)} at {settings.bootstrap_servers}")
@@ -152,6 +165,17 @@ def _broker(settings: Settings) -> Iterator[Finding]:
             yield Finding(f"topic {topic}", False, "missing", "create it, or set create_topics")
     if there:
         yield from _topic_settings(client, there, settings)
+    yield _broker_clock(settings)
+
+
+def _broker_clock(settings: Settings) -> Finding:
+    name, mend = "clock of the broker", "allow to create topics, for this check"
+    if not settings.create_topics:
+        return Finding(name, None, "not read: it takes a topic, and create_topics is off")
+    try:
+        return _clock("the broker", *broker_clock(settings.bootstrap_servers, settings.kafka))
+    except BrokerUnavailable as error:
+        return Finding(name, None, str(error), mend)
 
 
 def _topic_settings(
@@ -165,7 +189,7 @@ def _topic_settings(
         try:
             entries: Mapping[str, object] = {k: e.value for k, e in future.result().items()}
         except KafkaException as error:
-            told = f"settings unreadable: {error.args[0]}"
+            told = f"settings unreadable: {error.args[0].str()}"
             yield Finding(f"topic {resource.name}", None, told, "allow DescribeConfigs on it")
             continue
         bytes_max[resource.name] = int(str(entries["max.message.bytes"]))

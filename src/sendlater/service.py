@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.client.brokers import open_topics
 from sendlater.config import Settings, client_options
-from sendlater.errors import Fenced, SendlaterError, StoreUnavailable
+from sendlater.errors import Fenced, SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.local.installation import Installation
 from sendlater.pending import Batch, Pending
@@ -239,7 +239,8 @@ class Service:
         """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""
         try:
             self._drain()
-        except (SendlaterError, StoreUnavailable) as error:
+        except Exception as error:
+            # Whatever it is, a stop goes on: what is not settled is released at the next start.
             _log.warning("stopped without settling", cause=str(error))
         self.close()
 

@@ -80,7 +80,7 @@ def test_a_redis_that_may_lose_schedules_is_told_apart_from_a_good_one(tmp_path,
         ahead_ms=-200.0,
     )
     ours = settings(tmp_path, redis="redis://somewhere")
-    names = ("redis", "redis persistence", "redis eviction", "redis memory", "clock")
+    names = ("redis", "redis persistence", "redis eviction", "redis memory", "clock of Redis")
     monkeypatch.setattr(doctor, "redis_facts", lambda _: facts())
     good_ones = by_name(checks(ours))
     monkeypatch.setattr(doctor, "redis_facts", lambda _: bad)
@@ -91,8 +91,18 @@ def test_a_redis_that_may_lose_schedules_is_told_apart_from_a_good_one(tmp_path,
     assert all(bad_ones[name].mend for name in names)
 
 
+def test_a_service_tells_at_its_start_what_only_the_doctor_would(monkeypatch):
+    monkeypatch.setattr(doctor, "redis_facts", lambda _: facts())
+    assert doctor.store_troubles("redis://somewhere") == []
+
+    monkeypatch.setattr(doctor, "redis_facts", lambda _: facts(appends=False, eviction="volatile"))
+    told = {finding.name: finding.mend for finding in doctor.store_troubles("redis://somewhere")}
+    assert "appendonly yes" in told["redis persistence"]
+    assert "noeviction" in told["redis eviction"]
+
+
 def test_a_clock_is_not_blamed_for_a_slow_network(tmp_path, monkeypatch):
     slow = facts(ahead_ms=150.0, ahead_error_ms=80.0)
     monkeypatch.setattr(doctor, "redis_facts", lambda _: slow)
 
-    assert by_name(checks(settings(tmp_path, redis="redis://somewhere")))["clock"].ok
+    assert by_name(checks(settings(tmp_path, redis="redis://somewhere")))["clock of Redis"].ok

@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "doctor": {"local"},
     "service": {"pipeline", "pending", "client", "local"},
     "bench": {"client", "dialects", "pending", "service", "local"},
+    "__main__": {"cli"},
     "cli": {"client", "dialects", "service", "local", "doctor", "bench"},
 }
 ONLY_HERE = {

@@ -37,10 +37,10 @@ def run(
     console.print("starting Redis and Spark ...")
     installation = Installation.prepare(settings)
     service: Service | None = None
+    halted = threading.Event()
     try:
         service = Service(settings, installation)
         service.start()
-        halted = threading.Event()
         watcher = threading.Thread(target=service.watch, args=[halted], daemon=True)
         watcher.start()
         with Scheduler(settings, redis_url=installation.redis_url) as scheduler:
@@ -50,6 +50,7 @@ def run(
         watcher.join()
         service.stop()
     except BaseException:
+        halted.set()
         if service is not None:
             service.close()
         raise

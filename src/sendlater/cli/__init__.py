@@ -11,7 +11,7 @@ from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
 def main() -> None:
     """The entry point: runs a command, and turns errors into a line and an exit code."""
     try:
-        code = app()
+        code = app(sys.argv[1:])
     except BadRequest as error:
         code = _fail(error, USAGE)
     except Unavailable as error:
@@ -27,5 +27,5 @@ def main() -> None:
 
 
 def _fail(error: Exception, code: int) -> int:
-    err.print(f"sendlater: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+    err.print(f"sendlater: {error}", style="red")
     return code

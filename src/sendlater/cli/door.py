@@ -5,7 +5,6 @@ Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 
 from sendlater import __version__
 from sendlater.config import CONFIG_FILE_VARIABLE, Settings, load
-from sendlater.errors import Unavailable
+from sendlater.errors import BrokerUnavailable, Unavailable
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+BROKER_TIMEOUT_S = 10.0
+"""Longest wait for a broker's first answer."""
 
 app = App(
     name="sendlater",
@@ -31,8 +33,10 @@ config_app = App(name="config", help="Settings.")
 bench_app = App(name="bench", help="Loads against the configured installation.")
 app.command(config_app)
 app.command(bench_app)
-out = Console(file=sys.stdout, soft_wrap=True)
-err = Console(file=sys.stderr)
+# What is shown comes from messages: `[red]` and `:smile:` in it must stay what they are.
+_PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+out = Console(**_PLAIN)
+err = Console(stderr=True, **_PLAIN)
 
 
 @Parameter(name="*")
@@ -62,12 +66,16 @@ class Connection:
 
 
 HERE = Connection()
-Json = Annotated[bool, Parameter(name="--json", negative="")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on standard output.")]
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+Positive = Annotated[float, Parameter(validator=Number(gt=0))]
+NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
+Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
 
 
 @contextmanager
 def open_scheduler(connection: Connection) -> Iterator[Any]:
-    """A scheduler on the installation; raises Unavailable when there is none."""
+    """A scheduler on the installation; raises Unavailable, soon, when there is none."""
     from sendlater.client.scheduler import Scheduler
     from sendlater.local.redis_server import embedded_url
 
@@ -78,5 +86,28 @@ def open_scheduler(connection: Connection) -> Iterator[Any]:
             "no Redis is configured and no embedded one is running: start `sendlater serve`, "
             "or give --redis URL"
         )
+    if settings.on_kafka:
+        settings = settings.model_copy(update={"kafka": {"log_level": "0", **settings.kafka}})
+        _require_inboxes(settings)
     with Scheduler(settings, redis_url=url) as scheduler:
         yield scheduler
+
+
+def _require_inboxes(settings: Settings) -> None:
+    """Raises BrokerUnavailable in words; a producer would only go on trying, half a minute."""
+    from confluent_kafka import KafkaException
+
+    from sendlater.local.kafka_server import admin
+
+    where = f"Kafka at {settings.bootstrap_servers}"
+    try:
+        known = admin(settings.bootstrap_servers, settings.kafka).list_topics(
+            timeout=BROKER_TIMEOUT_S
+        )
+    except KafkaException as error:
+        raise BrokerUnavailable(f"{where} does not answer: {error.args[0].str()}") from error
+    missing = [inbox.topic for inbox in settings.inboxes if inbox.topic not in known.topics]
+    if missing:
+        raise BrokerUnavailable(
+            f"{where} has no topic {', '.join(missing)}: `sendlater serve` creates its inboxes"
+        )

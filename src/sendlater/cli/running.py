@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.progress import Progress
 
 from sendlater import __version__
@@ -18,8 +19,12 @@ from sendlater.cli.door import (
     HERE,
     INTERRUPTED,
     OK,
+    AtLeastOne,
     Connection,
     Json,
+    NotNegative,
+    Port,
+    Positive,
     app,
     bench_app,
     err,
@@ -38,7 +43,15 @@ def serve(
     data_dir: Path | None = None,
     metrics_addr: str | None = None,
 ) -> int:
-    """Run the service until SIGTERM or SIGINT; a second one ends it at once."""
+    """Run the service until SIGTERM or SIGINT; a second one ends it at once.
+
+    Args:
+        shards: Parts of the pending store; fixed for the life of a space.
+        lanes: Delivery queries that overlap.
+        data_dir: Where the embedded Redis keeps its data.
+        metrics_addr: host:port of Prometheus metrics.
+    """
+    from sendlater.doctor import store_troubles
     from sendlater.local.installation import Installation
     from sendlater.service import Service
 
@@ -48,6 +61,8 @@ def serve(
     stop = _stop_on_signals()
     installation = Installation.prepare(settings)
     try:
+        for trouble in store_troubles(installation.redis_url):
+            err.print(f"warning: {trouble.name}: {trouble.found}. {trouble.mend}", style="yellow")
         service = Service(settings, installation)
         try:
             service.start()
@@ -65,8 +80,13 @@ def serve(
 
 
 @app.command
-def kafka(*, port: int = 9092, data_dir: Path | None = None) -> int:
-    """Run a real single-node Kafka in the foreground, for trying and for tests."""
+def kafka(*, port: Port = 9092, data_dir: Path | None = None) -> int:
+    """Run a real single-node Kafka in the foreground, for trying and for tests.
+
+    Args:
+        port: Port on 127.0.0.1.
+        data_dir: Where its data is kept.
+    """
     from sendlater.local.kafka_server import run_in_foreground
 
     settings = load(data_dir=data_dir)
@@ -83,8 +103,8 @@ def kafka(*, port: int = 9092, data_dir: Path | None = None) -> int:
 @app.command
 def demo(
     *,
-    count: int | None = None,
-    rate: float = 20.0,
+    count: AtLeastOne | None = None,
+    rate: Positive = 20.0,
     exit: Annotated[bool, Parameter(negative="")] = False,
     json_: Json = False,
     connection: Connection = HERE,
@@ -92,12 +112,11 @@ def demo(
 ) -> int:
     """Run a whole installation here, send messages through it and show how late they arrive.
 
-    Parameters
-    ----------
-    count: Messages to send; without: until interrupted.
-    rate: Messages a second.
-    exit: End once all have arrived; exit code 1 if any was lost, early or doubled.
-    json_: Print one JSON object, on the last line.
+    Args:
+        count: Messages to send; without: until interrupted.
+        rate: Messages a second.
+        exit: End once all have arrived; exit code 1 if any was lost, early or doubled.
+        data_dir: Where the embedded Redis keeps its data.
     """
     from sendlater.bench.demo import run
 
@@ -105,27 +124,25 @@ def demo(
     stop = _stop_on_signals()
     result = run(settings, count=count, rate=rate, exit_when_done=exit, stop=stop, console=err)
     if json_:
-        out.print(json.dumps(result), highlight=False)
-    bad = result["lost"] + result["early"] + result["duplicated"]
-    return FAILED if bad else OK
+        out.print(json.dumps(result))
+    return FAILED if _unbalanced(result) else OK
 
 
 @bench_app.command
 def steady(
     *,
-    rate: float = 2000.0,
-    seconds: float = 30.0,
-    warm_up: float = 10.0,
+    rate: Positive = 2000.0,
+    seconds: Positive = 30.0,
+    warm_up: NotNegative = 10.0,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
     """A steady stream of schedules, each due 10 s after it is sent.
 
-    Parameters
-    ----------
-    rate: Schedules a second.
-    seconds: How long, after the warm-up.
-    warm_up: Seconds at the same rate that are not measured; longer while intake is behind.
+    Args:
+        rate: Schedules a second.
+        seconds: How long, after the warm-up.
+        warm_up: Seconds at the same rate that are not measured; longer while intake is behind.
     """
     from sendlater.bench.load import steady as run
 
@@ -137,17 +154,16 @@ def steady(
 @bench_app.command
 def burst(
     *,
-    count: int = 300_000,
-    warm_up: int = 20_000,
+    count: AtLeastOne = 300_000,
+    warm_up: Annotated[int, Parameter(validator=Number(gte=0))] = 20_000,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
     """Many schedules due in one instant.
 
-    Parameters
-    ----------
-    count: How many.
-    warm_up: Schedules delivered before, not measured.
+    Args:
+        count: How many.
+        warm_up: Schedules delivered before, not measured.
     """
     from sendlater.bench.load import burst as run
 
@@ -171,11 +187,16 @@ def _bars() -> Iterator[Any]:
 
 def _show_result(result: dict[str, Any], as_json_: bool) -> int:
     if as_json_:
-        out.print(json.dumps(result), highlight=False)
+        out.print(json.dumps(result))
     else:
         for name, value in result.items():
-            out.print(f"{name:26} {value}", highlight=False)
-    return FAILED if result["lost"] or result["early"] else OK
+            out.print(f"{name:26} {value}")
+    return FAILED if _unbalanced(result) else OK
+
+
+def _unbalanced(result: dict[str, Any]) -> int:
+    """Promises broken, of a ledger's account."""
+    return int(result["lost"] + result["early"] + result["duplicated"])
 
 
 def _stop_on_signals() -> threading.Event:

@@ -1,14 +1,17 @@
 """Commands about schedules: send, cancel, get, list, stats."""
 
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from cyclopts import Parameter
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from sendlater.cli.door import (
     FAILED,
@@ -16,6 +19,7 @@ from sendlater.cli.door import (
     NOT_FOUND,
     OK,
     PARTLY,
+    AtLeastOne,
     Connection,
     Json,
     app,
@@ -28,11 +32,14 @@ from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled
 
+FILE_COLUMNS = 4_000
+"""Width of a table that goes to a file or a pipe: nothing in it may be cut."""
+
 
 @app.command
 def send(
     topic: str | None = None,
-    value: str | None = None,
+    value: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *,
     key: Annotated[str | None, Parameter(alias="-k")] = None,
     header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
@@ -40,57 +47,80 @@ def send(
     at: str | None = None,
     id: str | None = None,
     partition: int | None = None,
-    jsonl: Path | None = None,
+    jsonl: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
     """Schedule a message, or many from a file.
 
-    Parameters
-    ----------
-    topic: Target topic.
-    value: Payload; `-` reads standard input.
-    header: `name=value`; may be repeated.
-    delay: 90, 1.5, 15m, 2h30m or PT15M.
-    at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
-    id: Identity of the schedule: the same id again replaces it. Default: a new one.
-    jsonl: One JSON object a line: topic, value, and optionally key, headers, delay or at, id,
-        partition. `-` reads standard input.
+    Args:
+        topic: Target topic.
+        value: Payload; `-` reads standard input.
+        key: Key of the delivered record. Default: none.
+        header: `name=value`; may be repeated.
+        delay: 90, 1.5, 15m, 2h30m or PT15M.
+        at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
+        id: Identity of the schedule: the same id again replaces it. Default: a new one.
+        partition: Partition of the target topic. Default: the producer chooses.
+        jsonl: One JSON object a line: topic, value, delay or at, and optionally key, headers, id,
+            partition. `-` reads standard input.
     """
-    from sendlater.client.send import SendRequest, read_lines
+    from sendlater.client.send import SendRequest
 
+    given = (topic, value, key, header, delay, at, id, partition)
+    if jsonl is not None:
+        if any(one is not None for one in given):
+            raise BadRequest("send: expected --jsonl alone, got a message besides")
+        return _send_file(jsonl, connection)
+    if topic is None or value is None:
+        raise BadRequest("send: expected TOPIC and VALUE, or --jsonl FILE")
+    request = SendRequest(
+        topic=topic,
+        value=sys.stdin.buffer.read() if value == "-" else os.fsencode(value),
+        key=key,
+        headers=header or [],
+        delay=delay,
+        at=at,
+        id=id,
+        partition=partition,
+    )
+    settings = connection.settings()
+    request.check(settings)
     with open_scheduler(connection) as scheduler:
-        if jsonl is not None:
-            return _send_file(scheduler, jsonl, read_lines)
-        if topic is None or value is None:
-            raise BadRequest("send: expected TOPIC and VALUE, or --jsonl FILE")
-        payload = sys.stdin.buffer.read() if value == "-" else value.encode()
-        request = SendRequest(
-            topic=topic,
-            value=payload,
-            key=key,
-            headers=header or [],
-            delay=delay,
-            at=at,
-            id=id,
-            partition=partition,
-        )
         sent = request.send(scheduler)
         scheduler.flush()
     if json_:
-        out.print(json.dumps({"id": sent.id, "due_ms": sent.due_ms}), highlight=False)
+        out.print(json.dumps({"id": sent.id, "due_ms": sent.due_ms}))
     else:
-        out.print(sent.id, highlight=False)
+        out.print(sent.id)
         err.print(f"due {time_of(sent.due_ms)}")
     return OK
 
 
-def _send_file(scheduler: Any, path: Path, read_lines: Any) -> int:
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+    """A file, or standard input for `-`, and its size. Raises BadRequest when it cannot be read."""
+    if str(path) == "-":
+        yield sys.stdin.buffer, None
+        return
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise BadRequest(f"--jsonl: cannot read {path}: {error.strerror}") from error
+    with stream:
+        yield stream, os.fstat(stream.fileno()).st_size
+
+
+def _send_file(path: Path, connection: Connection) -> int:
     """Send every good line; bad ones are told with their number."""
-    stream = sys.stdin.buffer if str(path) == "-" else path.open("rb")
-    size = None if str(path) == "-" else path.stat().st_size
+    from sendlater.client.send import read_lines
+
     sent, bad = 0, 0
-    with Progress(console=err, transient=True) as progress:
+    with (
+        _opened(path) as (stream, size),
+        open_scheduler(connection) as scheduler,
+        Progress(console=err, transient=True) as progress,
+    ):
         bar = progress.add_task("sending", total=size)
         for number, line, request in read_lines(stream):
             progress.advance(bar, len(line))
@@ -101,43 +131,51 @@ def _send_file(scheduler: Any, path: Path, read_lines: Any) -> int:
                 sent += 1
             except BadRequest as error:
                 bad += 1
-                err.print(f"line {number}: {error}", style="red", highlight=False)
+                err.print(f"line {number}: {error}", style="red")
         scheduler.flush()
     err.print(f"{sent} sent, {bad} refused")
-    out.print(sent, highlight=False)
+    out.print(sent)
     return OK if not bad else PARTLY if sent else FAILED
 
 
 @app.command
 def cancel(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
-    """Take schedules back: cancelled, delivering (too late) or unknown."""
+    """Take schedules back: cancelled, delivering (too late) or unknown.
+
+    Args:
+        ids: Ids as `send` printed them.
+    """
     if not ids:
         raise BadRequest("cancel: expected at least one id")
     with open_scheduler(connection) as scheduler:
         answers = {name: scheduler.cancel(name) for name in ids}
     for name, answer in answers.items():
         if not json_:
-            out.print(f"{name}\t{answer}", highlight=False)
+            out.print(f"{name}\t{answer}")
     if json_:
-        out.print(json.dumps(answers), highlight=False)
+        out.print(json.dumps(answers))
     done = sum(answer is Cancelled.CANCELLED for answer in answers.values())
     return OK if done == len(answers) else PARTLY if done else NOT_FOUND
 
 
 @app.command
 def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
-    """Show one pending or claimed schedule."""
+    """Show one pending or claimed schedule.
+
+    Args:
+        id: As `send` printed it.
+    """
     with open_scheduler(connection) as scheduler:
         found = scheduler.get(id)
     if found is None:
-        err.print(f"{id}: neither pending nor claimed", highlight=False)
+        err.print(f"{id}: neither pending nor claimed")
         return NOT_FOUND
     shown = as_json(found.schedule)
     if json_:
-        out.print(json.dumps(shown), highlight=False)
+        out.print(json.dumps(shown))
     else:
         for name, value in shown.items():
-            out.print(f"{name:14} {value}", highlight=False)
+            out.print(f"{name:14} {value}")
     return OK
 
 
@@ -146,24 +184,23 @@ def list_(
     *,
     due_after: str | None = None,
     due_before: str | None = None,
-    limit: int = 100,
+    limit: AtLeastOne = 100,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
     """Pending schedules in due order.
 
-    Parameters
-    ----------
-    due_after: An instant, `+15m` from now, or epoch seconds.
-    due_before: The same; not included.
-    limit: Most to show.
+    Args:
+        due_after: An instant, `+15m` from now, or epoch seconds.
+        due_before: The same; not included.
+        limit: Most to show.
     """
     from sendlater.dialects import instant_ms
 
     now_ms = time.time_ns() // 1_000_000
     low = instant_ms(due_after, now_ms=now_ms) if due_after else 0
     high = instant_ms(due_before, now_ms=now_ms) - 1 if due_before else None
-    table = Table("id", "due", "target", "bytes", box=None)
+    table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0
     after: tuple[int, bytes] | None = None
     with open_scheduler(connection) as scheduler:
@@ -176,14 +213,14 @@ def list_(
             for schedule in page:
                 size = len(schedule.record.value or b"")
                 if json_:
-                    out.print(json.dumps(as_json(schedule)), highlight=False)
+                    out.print(json.dumps(as_json(schedule)))
                 else:
                     name = schedule.id.decode(errors="backslashreplace")
                     table.add_row(name, time_of(schedule.due_ms), schedule.record.topic, str(size))
             shown += len(page)
             after = (page[-1].due_ms, page[-1].id)
     if not json_ and shown:
-        out.print(table)
+        out.print(table, width=None if out.is_terminal else FILE_COLUMNS)
     err.print(f"{shown} shown")
     return OK
 
@@ -196,8 +233,8 @@ def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
         counts["oldest_due_ms"] = scheduler.pending.oldest_due_ms()
     counts["delivered"] = max(0, counts["settled"] - counts["rejected"])
     if json_:
-        out.print(json.dumps(counts), highlight=False)
+        out.print(json.dumps(counts))
     else:
         for name, value in counts.items():
-            out.print(f"{name:14} {value}", highlight=False)
+            out.print(f"{name:14} {value}")
     return OK

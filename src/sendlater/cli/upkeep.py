@@ -21,16 +21,16 @@ def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
                 "found": finding.found,
                 "mend": finding.mend,
             }
-            out.print(json.dumps(row), highlight=False)
+            out.print(json.dumps(row))
         else:
-            out.print(f"{mark:5} {finding.name}: {finding.found}", highlight=False)
+            out.print(f"{mark:5} {finding.name}: {finding.found}")
             if finding.ok is not True and finding.mend:
-                out.print(f"      {finding.mend}", highlight=False)
+                out.print(f"      {finding.mend}")
     return worst
 
 
 @config_app.command(name="show")
 def config_show(*, connection: Connection = HERE) -> int:
     """Print the effective settings as JSON, secrets hidden."""
-    out.print(json.dumps(connection.settings().shown(), indent=2), highlight=False)
+    out.print(json.dumps(connection.settings().shown(), indent=2))
     return OK

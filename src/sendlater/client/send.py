@@ -1,14 +1,16 @@
 """A request to schedule as text gives it: the CLI's flags, or one line of JSON."""
 
-import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+import msgspec
 from ulid import ULID
 
 from sendlater.client.scheduler import Scheduler
+from sendlater.config import Settings
 from sendlater.dialects import duration_ms, encode_headers, instant_ms
 from sendlater.errors import BadRequest, BadTime
 from sendlater.model import Headers, Record
@@ -21,6 +23,19 @@ class Sent(NamedTuple):
     due_ms: int
 
 
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of JSON; a value that is no string stays the JSON it is, numbers exact."""
+
+    topic: str
+    value: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str | None] | list[str | tuple[str, str | None]] = []
+    delay: str | int | float | None = None
+    at: str | int | float | None = None
+    id: str | None = None
+    partition: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
     """Text in; `send` checks it and hands it over."""
@@ -28,7 +43,8 @@ class SendRequest:
     topic: str
     value: bytes
     key: str | None = None
-    headers: list[str] | dict[str, str] | list[list[str]] = field(default_factory=list)
+    headers: Any = field(default_factory=list)
+    """`name=value` texts or (name, value or None) pairs in a list, or a mapping."""
     delay: str | float | None = None
     at: str | float | None = None
     id: str | None = None
@@ -38,42 +54,64 @@ class SendRequest:
     def parse(cls, line: bytes) -> Self:
         """One JSON object. `value` may be a string or any JSON value. Raises BadRequest."""
         try:
-            given = json.loads(line)
-        except ValueError as error:
-            raise BadRequest(f"expected a JSON object, got {line[:80]!r}: {error}") from error
-        if not isinstance(given, dict):
-            raise BadRequest(f"expected a JSON object, got {line[:80]!r}")
-        unknown = given.keys() - set(cls.__slots__)
-        if unknown:
-            raise BadRequest(f"expected {list(cls.__slots__)}, got also {sorted(unknown)}")
-        missing = {"topic", "value"} - given.keys()
-        if missing:
-            raise BadRequest(f"expected topic and value, {sorted(missing)} missing")
-        value = given["value"]
-        text = value if isinstance(value, str) else json.dumps(value)
-        return cls(**{**given, "value": text.encode()})
+            given = msgspec.json.decode(line, type=_Line)
+            value = bytes(given.value)
+            if value.startswith(b'"'):
+                value = msgspec.json.decode(value, type=str).encode()
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise BadRequest(
+                f"expected a JSON object to send, got {line[:80]!r}: {error}"
+            ) from None
+        fields = {name: getattr(given, name) for name in _Line.__struct_fields__}
+        return cls(**{**fields, "value": value})
 
     def send(self, scheduler: Scheduler) -> Sent:
         """Hand over to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
-        now_ms = time.time_ns() // 1_000_000
+        sent, record = self._planned(scheduler.settings, inbox=scheduler.inbox)
+        scheduler.broker.send(record)
+        return sent
+
+    def check(self, settings: Settings) -> None:
+        """What `send` would refuse, without a connection. Raises BadTime, BadRequest."""
+        self._planned(settings, inbox="unknown")
+
+    def _planned(self, settings: Settings, *, inbox: str) -> tuple[Sent, Record]:
+        schedule_id = str(ULID()) if self.id is None else self.id
+        due_ms = self._due_ms(time.time_ns() // 1_000_000, settings)
+        if len(self.value) > settings.max_payload_bytes:
+            raise BadRequest(
+                f"value: expected at most {settings.max_payload_bytes} bytes "
+                f"(setting max_payload_bytes), got {len(self.value)}"
+            )
+        id_bytes = _utf8("id", schedule_id)
+        return Sent(schedule_id, due_ms), encode_headers(
+            self.record(), inbox=inbox, id=id_bytes, due_ms=due_ms
+        )
+
+    def record(self) -> Record:
+        """What is to arrive on the target topic. Raises BadRequest."""
+        return Record(
+            topic=self.topic,
+            value=self.value,
+            key=None if self.key is None else os.fsencode(self.key),
+            headers=_headers(self.headers),
+            partition=self.partition,
+        )
+
+    def _due_ms(self, now_ms: int, settings: Settings) -> int:
         if (self.delay is None) == (self.at is None):
-            raise BadTime(f"expected one of delay and at, got {self.delay!r} and {self.at!r}")
+            came = "neither" if self.delay is None else "both"
+            raise BadTime(f"expected one of delay and at, got {came}")
         if self.delay is not None:
             due_ms = now_ms + duration_ms(str(self.delay))
         else:
             due_ms = instant_ms(str(self.at), now_ms=now_ms)
-        schedule_id = str(ULID()) if self.id is None else self.id
-        record = Record(
-            topic=self.topic,
-            value=self.value,
-            key=None if self.key is None else self.key.encode(),
-            headers=_headers(self.headers),
-            partition=self.partition,
-        )
-        scheduler.broker.send(
-            encode_headers(record, inbox=scheduler.inbox, id=schedule_id.encode(), due_ms=due_ms)
-        )
-        return Sent(schedule_id, due_ms)
+        if due_ms > now_ms + settings.max_delay_days * 86_400_000:
+            raise BadTime(
+                f"expected a time within {settings.max_delay_days} days (setting max_delay_days), "
+                f"got {self.at if self.delay is None else self.delay}"
+            )
+        return due_ms
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, SendRequest | BadRequest]]:
@@ -97,5 +135,14 @@ def _headers(given: Any) -> Headers:
         )
         if not name or not separator:
             raise BadRequest(f"header: expected name=value, got {one!r}")
-        pairs.append((name, None if value is None else str(value).encode()))
+        _utf8("header", name)
+        pairs.append((name, None if value is None else os.fsencode(value)))
     return pairs
+
+
+def _utf8(what: str, text: str) -> bytes:
+    """Bytes of a name that is shown again; values need not be text."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"{what}: expected UTF-8, got {text!r}") from None

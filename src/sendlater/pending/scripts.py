@@ -18,6 +18,8 @@ class LaneEnded(Fenced):
 
 
 _REFUSALS = {"FENCED": Fenced, "ENDED": LaneEnded, "ELSEWHERE": StoreWentBack}
+_FULL = "command not allowed when used memory"
+"""How Redis says so, from within a script as well."""
 
 
 class Script:
@@ -60,6 +62,8 @@ class Script:
             word, _, told = str(error).partition(" ")
             if word in _REFUSALS:
                 raise _REFUSALS[word](told) from error
+            if _FULL in str(error):
+                raise StoreUnavailable(f"Redis is full, raise its maxmemory: {error}") from error
             raise
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
             raise StoreUnavailable(f"Redis does not answer: {error}") from error

@@ -1,53 +1,72 @@
-"""Kafka client settings: one way to write them for two client families."""
+"""Kafka client settings: one way to write them for two client families.
+
+Names on the left are librdkafka's (its CONFIGURATION.md), on the right those of Kafka's Java client
+(its documentation, "consumer configs" and "producer configs").
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
 
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 
 _SAME = (
-    "security.protocol",
     "client.id",
-    "sasl.mechanism",
-    "socket.connection.setup.timeout.ms",
+    "client.rack",
     "request.timeout.ms",
+    "sasl.kerberos.service.name",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+    "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
 )
-_RENAMED = {"sasl.mechanisms": "sasl.mechanism", "ssl.key.password": "ssl.key.password"}
+_RENAMED = {
+    "sasl.mechanism": "sasl.mechanism",
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
+}
+_READ = {
+    "ssl.certificate.location": "ssl.keystore.certificate.chain",
+    "ssl.key.location": "ssl.keystore.key",
+}
+"""Two files there, while Java's client wants one, or the text of both."""
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-_PEM_STORES = {"ssl.ca.location": "ssl.truststore", "ssl.keystore.location": "ssl.keystore"}
+_TRANSLATED = {*_SAME, *_RENAMED, *_READ, "sasl.username", "sasl.password"}
 
 
 def java_options(settings: Settings) -> dict[str, str]:
     """For Kafka's Java client: librdkafka's security settings translated, `kafka_java` on top.
 
-    Raises BadSettings for a SASL user name with a mechanism that needs `kafka_java`.
+    Raises BadSettings for a security setting that has no translation, unless `kafka_java` has
+    settings of its family: half of a client must not go on less safely than the other.
     """
-    given, java = settings.kafka, {}
-    for name, value in given.items():
-        if name in _SAME:
-            java[name] = value
-        elif name in _RENAMED:
-            java[_RENAMED[name]] = value
-        elif name in _PEM_STORES:
-            java[f"{_PEM_STORES[name]}.location"] = value
-            java[f"{_PEM_STORES[name]}.type"] = "PEM"
-    if "sasl.username" in given:
-        mechanism = java.get("sasl.mechanism", "")
-        if mechanism not in _LOGIN:
-            raise BadSettings(
-                f"kafka: sasl.username goes with sasl.mechanism {' or '.join(_LOGIN)}, "
-                f"got {mechanism!r}; set kafka_java for anything else"
-            )
-        user, password = (
-            value.replace("\\", "\\\\").replace('"', '\\"')
-            for value in (given["sasl.username"], given.get("sasl.password", ""))
-        )
-        java["sasl.jaas.config"] = (
-            f'{_LOGIN[mechanism]} required username="{user}" password="{password}";'
-        )
-    return java | settings.kafka_java
+    given, own = settings.kafka, settings.kafka_java
+    java = {name: given[name] for name in _SAME if name in given}
+    java |= {renamed: given[name] for name, renamed in _RENAMED.items() if name in given}
+    java |= {renamed: _text(name, given[name]) for name, renamed in _READ.items() if name in given}
+    if java.keys() & {"ssl.truststore.location", "ssl.truststore.certificates"}:
+        java["ssl.truststore.type"] = "PEM"
+    if "ssl.keystore.certificate.chain" in java:
+        java["ssl.keystore.type"] = "PEM"
+    elif "ssl.keystore.location" in java:
+        java["ssl.keystore.type"] = "PKCS12"
+    match given.get("ssl.endpoint.identification.algorithm"):
+        case "none":
+            java["ssl.endpoint.identification.algorithm"] = ""
+        case str(algorithm):
+            java["ssl.endpoint.identification.algorithm"] = algorithm
+    if "sasl.username" in given and "sasl.jaas.config" not in own:
+        java["sasl.jaas.config"] = _login(given, java.get("sasl.mechanism", ""))
+    _require_translated(given, own)
+    return java | own
 
 
 def spark_options(settings: Settings) -> dict[str, str]:
@@ -56,3 +75,33 @@ def spark_options(settings: Settings) -> dict[str, str]:
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         **{f"kafka.{name}": value for name, value in java_options(settings).items()},
     }
+
+
+def _login(given: Mapping[str, str], mechanism: str) -> str:
+    if mechanism not in _LOGIN:
+        raise BadSettings(
+            f"kafka: sasl.username goes with sasl.mechanism {' or '.join(_LOGIN)}, "
+            f"got {mechanism!r}; set kafka_java for anything else"
+        )
+    user, password = (
+        value.replace("\\", "\\\\").replace('"', '\\"')
+        for value in (given["sasl.username"], given.get("sasl.password", ""))
+    )
+    return f'{_LOGIN[mechanism]} required username="{user}" password="{password}";'
+
+
+def _text(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"kafka: {name}: cannot read {path}: {error}") from error
+
+
+def _require_translated(given: Mapping[str, str], own: Mapping[str, str]) -> None:
+    for name in sorted(given.keys() - _TRANSLATED - {"ssl.endpoint.identification.algorithm"}):
+        family = name.partition(".")[0] + "."
+        if family in ("ssl.", "sasl.") and not any(other.startswith(family) for other in own):
+            raise BadSettings(
+                f"kafka: {name} has no translation for Spark's Kafka client; say in kafka_java "
+                "what it should be there"
+            )

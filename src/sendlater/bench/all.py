@@ -1,0 +1,192 @@
+"""All loads, on a Redis, a Kafka and a service of its own: `python -m sendlater.bench.all`.
+
+Each load is the command that anybody can run; what it tells is put into a table. `--write` writes
+the tables into docs/measurements.md and README.md of the checkout in the working directory.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sendlater.errors import Unavailable
+from sendlater.local.kafka_server import KafkaServer
+from sendlater.local.process import last_lines, wait_for
+from sendlater.local.redis_server import RedisServer
+
+LOADS = {
+    "steady 5/s": "bench steady --rate 5 --seconds 60",
+    "steady 2,000/s": "bench steady --rate 2000 --seconds 60",
+    "steady 8,000/s": "bench steady --rate 8000 --seconds 30",
+    "burst, 300,000 due in one instant": "bench burst --count 300000",
+    "embedded default, 200/s": "demo --count 6000 --rate 200 --exit",
+}
+"""Rows of the tables, and the commands behind them."""
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+LOAD_TIMEOUT_S = 900.0
+COMMAND = (sys.executable, "-m", "sendlater")
+LATE = ("p50", "p90", "p99", "p999", "max")
+HEAD = (
+    *("load", "late ms p50", "p90", "p99", "p99.9", "max", "delivered/s", "intake ms p50", "p99"),
+    *("intake/s", "bytes in Redis", "early", "doubled", "lost", "CPU s"),
+)
+README_HEAD = ("load", "p50", "p99", "p99.9", "max", "delivered/s")
+README_CELLS = (0, 1, 3, 4, 5, 6)
+"""Which cells of the long table the README shows."""
+
+
+def main() -> None:
+    """Run the loads asked for, tell the table, write it where asked to."""
+    asked = argparse.ArgumentParser(prog="sendlater.bench.all", description=__doc__)
+    asked.add_argument("--only", action="append", choices=list(LOADS), help="one load; repeatable")
+    asked.add_argument("--write", action="store_true", help="into docs/measurements.md, README.md")
+    arguments = asked.parse_args()
+    wanted = arguments.only or list(LOADS)
+    found, machine = {}, ""
+    with tempfile.TemporaryDirectory(prefix="sendlater-bench-") as scratch, ExitStack() as stack:
+        environment: Mapping[str, str] | None = None
+        for name in wanted:
+            embedded = LOADS[name].startswith("demo")
+            if not embedded and environment is None:
+                environment = stack.enter_context(_installation(Path(scratch)))
+            result = _run(
+                LOADS[name], environment=_alone(Path(scratch)) if embedded else environment
+            )
+            machine = machine or _machine(result)
+            found[name] = row(name, result)
+            sys.stderr.write(f"{json.dumps(result)}\n")
+    sys.stdout.write(table(HEAD, found.values()) + "\n")
+    if arguments.write:
+        write(Path.cwd(), found, machine=machine)
+
+
+def row(name: str, result: Mapping[str, Any]) -> list[str]:
+    """The cells of one load's result object, in the order of HEAD."""
+    intake = result.get("intake_ms", {})
+    values = (
+        *(result["late_ms"][percentile] for percentile in LATE),
+        result.get("delivered_per_s"),
+        *(intake.get("p50"), intake.get("p99")),
+        *(result.get("intake_per_s"), result.get("redis_bytes_per_schedule")),
+        *(result["early"], result["duplicated"], result["lost"]),
+        result.get("cpu_s"),
+    )
+    return [name, *map(_number, values)]
+
+
+def table(head: tuple[str, ...], rows: Any) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
+    """Replace the rows measured now; what was measured earlier stays."""
+    page = root / "docs" / "measurements.md"
+    text = page.read_text()
+    cells = (re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if "|" in line)
+    earlier = {row[0]: row for line in cells if (row := [c.strip() for c in line])[0] in LOADS}
+    rows = [merged[name] for name in LOADS if name in (merged := {**earlier, **found})]
+    commands = "\n".join(f"sendlater {command}" for command in LOADS.values())
+    told = f"{machine}\n\n```\n{commands}\n```\n\n{table(HEAD, rows)}"
+    page.write_text(_between(text, "measured", told))
+    short = [[cells[number] for number in README_CELLS] for cells in rows]
+    readme = root / "README.md"
+    readme.write_text(_between(readme.read_text(), "numbers", table(README_HEAD, short)))
+
+
+def _between(text: str, mark: str, told: str) -> str:
+    """`text` with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    pattern = rf"(<!-- {mark}[^>]*-->\n).*(<!-- /{mark} -->)"
+    replaced, count = re.subn(pattern, lambda m: f"{m[1]}{told}\n{m[2]}", text, flags=re.DOTALL)
+    assert count == 1, f"expected the marks of {mark!r} once, found them {count} times"
+    return replaced
+
+
+def _number(value: float | None) -> str:
+    """A fraction where it says something."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:g}"
+
+
+def _alone(scratch: Path) -> dict[str, str]:
+    """An environment without settings but a data directory of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SENDLATER_")}
+    kept = {
+        n: os.environ[n]
+        for n in ("SENDLATER_MAVEN_MIRROR", "SENDLATER_CACHE_DIR")
+        if n in os.environ
+    }
+    return {**clean, **kept, "SENDLATER_DATA_DIR": str(scratch / "embedded")}
+
+
+@contextmanager
+def _installation(scratch: Path) -> Iterator[dict[str, str]]:
+    """Redis, Kafka and a service; the environment in which commands find them."""
+    with RedisServer(scratch) as redis, KafkaServer(scratch, port=0) as kafka:
+        environment = _alone(scratch) | {
+            "SENDLATER_DATA_DIR": str(scratch / "service"),
+            "SENDLATER_REDIS": redis.url,
+            "SENDLATER_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        }
+        log = scratch / "service.log"
+        with log.open("wb") as output:
+            service = subprocess.Popen([*COMMAND, "serve"], env=environment, stderr=output)
+        try:
+            wait_for(
+                lambda: service.poll() is not None or b"is ready" in log.read_bytes(),
+                timeout_s=START_TIMEOUT_S,
+            )
+            if b"is ready" not in log.read_bytes():
+                raise Unavailable(
+                    f"the service did not start; the end of its log:\n{last_lines(log)}"
+                )
+            yield environment
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(STOP_TIMEOUT_S)
+
+
+def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, Any]:
+    """One load's result object. Raises Unavailable when the command cannot tell one."""
+    sys.stderr.write(f"sendlater {command}\n")
+    done = subprocess.run(
+        [*COMMAND, *command.split(), "--json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        timeout=LOAD_TIMEOUT_S,
+        check=False,
+    )
+    if not done.stdout.strip():
+        raise Unavailable(f"sendlater {command} ended with {done.returncode} and told nothing")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _machine(result: Mapping[str, Any]) -> str:
+    """Where it was measured, in a line."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (named := re.search(r"model name\s*: (.+)", cpuinfo.read_text())):
+        model = named[1]
+    memory_gib = psutil.virtual_memory().total / 2**30
+    versions = ", ".join(f"{k} {v}" for k, v in result.get("versions", {}).items())
+    told = f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
+    return f"{told}. {versions}." if versions else f"{told}."
+
+
+if __name__ == "__main__":
+    main()

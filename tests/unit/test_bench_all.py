@@ -1,0 +1,62 @@
+"""The table of all loads: what a result becomes, and where it is written."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sendlater.bench.all import HEAD, LOADS, row, table, write
+
+ROOT = Path(__file__).parents[2]
+RESULT = {
+    "late_ms": {"p50": 5.0, "p90": 8.5, "p99": 40.0, "p999": 99.0, "max": 1234.0},
+    "delivered_per_s": 72_345,
+    "intake_ms": {"p50": 140.2, "p99": None},
+    "redis_bytes_per_schedule": 416.3,
+    "early": 0,
+    "duplicated": 0,
+    "lost": 0,
+    "cpu_s": 12.5,
+}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The pages that are written to, as they are."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/measurements.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_result_becomes_a_row_with_a_cell_for_each_head():
+    cells = row("steady 5/s", RESULT)
+
+    assert len(cells) == len(HEAD)
+    assert cells[:7] == ["steady 5/s", "5", "8.5", "40", "99", "1,234", "72,345"]
+    assert cells[8] == "", "what was not measured is left out"
+    assert table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_rows_measured_in_pieces_come_together_in_their_order(checkout):
+    first, second = list(LOADS)[:2]
+    write(checkout, {second: row(second, RESULT)}, machine="A machine.")
+    write(checkout, {first: row(first, RESULT)}, machine="A machine.")
+    page = (checkout / "docs" / "measurements.md").read_text()
+
+    assert page.index(f"| {first} |") < page.index(f"| {second} |")
+    assert page.count("A machine.") == 1
+    short = f"| {first} | 5 | 40 | 99 | 1,234 | 72,345 |"
+    readme = (checkout / "README.md").read_text()
+    assert short in readme
+    assert "## Read on" in readme, "what stands after the marks stays"
+
+
+def test_a_row_measured_again_is_replaced(checkout):
+    name = next(iter(LOADS))
+    write(checkout, {name: row(name, RESULT)}, machine="A machine.")
+    write(checkout, {name: row(name, RESULT | {"cpu_s": 99.0})}, machine="A machine.")
+    page = (checkout / "docs" / "measurements.md").read_text()
+
+    assert page.count(f"| {name} |") == 1
+    assert "| 99 |\n" in page

@@ -1,0 +1,237 @@
+"""Settings: where they come from, who wins, and what is refused in words."""
+
+import json
+import os
+
+import pytest
+
+from sendlater.config import HIDDEN, Inbox, Settings, client_options, load
+from sendlater.errors import BadSettings
+from sendlater.pipeline.kafka_options import java_options, spark_options
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """No variable and no file of the machine that runs the tests."""
+    for name in [name for name in os.environ if name.upper().startswith("SENDLATER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def file(tmp_path, monkeypatch, text):
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    monkeypatch.setenv("SENDLATER_CONFIG", str(path))
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+    file(tmp_path, monkeypatch, 'space = "file"\nshards = 3\nlanes = 3\n')
+    monkeypatch.setenv("SENDLATER_SPACE", "environment")
+    monkeypatch.setenv("SENDLATER_SHARDS", "4")
+
+    settings = load(space="flag", shards=None, bootstrap_servers=None)
+
+    assert (settings.space, settings.shards, settings.lanes) == ("flag", 4, 3)
+    assert settings.window_ms == Settings.model_fields["window_ms"].default
+
+
+def test_a_file_in_the_working_directory_is_read_without_being_named(tmp_path):
+    (tmp_path / "sendlater.toml").write_text('space = "here"')
+
+    assert load().space == "here"
+
+
+def test_several_inboxes_come_from_a_file_or_as_json_from_the_environment(tmp_path, monkeypatch):
+    expected = (Inbox(topic="a", dialect="envelope"), Inbox(topic="b"))
+    file(
+        tmp_path,
+        monkeypatch,
+        '[[inboxes]]\ntopic = "a"\ndialect = "envelope"\n[[inboxes]]\ntopic = "b"\n',
+    )
+    assert load().inboxes == expected
+
+    monkeypatch.delenv("SENDLATER_CONFIG")
+    monkeypatch.setenv(
+        "SENDLATER_INBOXES", '[{"topic": "a", "dialect": "envelope"}, {"topic": "b"}]'
+    )
+    assert load().inboxes == expected
+
+
+def test_tables_can_be_set_name_by_name_in_the_environment(tmp_path, monkeypatch):
+    file(tmp_path, monkeypatch, '[kafka]\n"client.id" = "file"\n"security.protocol" = "SSL"\n')
+    monkeypatch.setenv("SENDLATER_KAFKA__client.id", "environment")
+
+    assert load().kafka == {"client.id": "environment", "security.protocol": "SSL"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("SENDLATER_INBOX", "x", "SENDLATER_INBOX, expected inboxes"),
+        ("SENDLATER_SPACE__X", "x", "SENDLATER_SPACE__X, expected"),
+        ("SENDLATER_INBOXES", "[{", "expected JSON"),
+        ("SENDLATER_INBOXES", "3", "inboxes: Input should be a list, got '3'"),
+        ("SENDLATER_INBOXES", "[]", "expected at least one topic"),
+        ("SENDLATER_INBOXES", '[{"topic": "a"}, {"topic": "a"}]', "expected each topic once"),
+        ("SENDLATER_INBOXES", '[{"topic": "rejected"}]', "'rejected' is an inbox too"),
+        ("SENDLATER_INBOXES", '[{"topic": "a", "dialekt": "x"}]', "dialekt, expected dialect"),
+        ("SENDLATER_INBOXES", '[{"topic": "a", "dialect": "x"}]', "'headers'.*'envelope'.*'x'"),
+        ("SENDLATER_SHARDS", "none", "shards: .*integer.*'none'"),
+        ("SENDLATER_SHARDS", "0", "shards: .*greater than 0.*'0'"),
+        ("SENDLATER_SPACE", "a b", "space: .*pattern.*'a b'"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_told(monkeypatch, variable, value, told):
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(BadSettings, match=told):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("shard = 2", "unknown setting: shard, expected shards"),
+        ('space = "x', "cannot read the settings file .*settings.toml"),
+        ("zzz = 2", "unknown setting: zzz, expected bootstrap_servers or"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told(tmp_path, monkeypatch, text, told):
+    file(tmp_path, monkeypatch, text)
+
+    with pytest.raises(BadSettings, match=told):
+        load()
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENDLATER_CONFIG", str(tmp_path / "nowhere.toml"))
+
+    with pytest.raises(BadSettings, match=r"nowhere\.toml: No such file"):
+        load()
+
+
+SECURE = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanisms": "SCRAM-SHA-512",
+    "sasl.username": "billing",
+    "sasl.password": 'p"w\\d',
+    "ssl.ca.location": "/certs/ca.pem",
+    "ssl.keystore.location": "/certs/client.p12",
+    "ssl.key.password": "key-secret",
+    "linger.ms": "7",
+}
+
+
+def test_kafka_settings_reach_both_client_families():
+    """Python's client takes them as they are; Java's has other names for the same."""
+    settings = Settings(
+        bootstrap_servers="kafka:9092", kafka=SECURE, kafka_java={"client.dns.lookup": "x"}
+    )
+
+    assert client_options(settings) == {"bootstrap.servers": "kafka:9092", **SECURE}
+    assert spark_options(settings) == {
+        "kafka.bootstrap.servers": "kafka:9092",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="billing" password="p\\"w\\\\d";'
+        ),
+        "kafka.ssl.truststore.location": "/certs/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.keystore.location": "/certs/client.p12",
+        "kafka.ssl.keystore.type": "PKCS12",
+        "kafka.ssl.key.password": "key-secret",
+        "kafka.client.dns.lookup": "x",
+    }
+
+
+def test_java_settings_of_ones_own_win():
+    settings = Settings(
+        kafka={"security.protocol": "SASL_PLAINTEXT"}, kafka_java={"security.protocol": "SSL"}
+    )
+
+    assert java_options(settings) == {"security.protocol": "SSL"}
+
+
+def test_a_certificate_and_its_key_in_two_files_become_texts_for_java(tmp_path):
+    (tmp_path / "cert.pem").write_text("CERTIFICATE")
+    (tmp_path / "key.pem").write_text("KEY")
+    settings = Settings(
+        kafka={
+            "ssl.certificate.location": str(tmp_path / "cert.pem"),
+            "ssl.key.location": str(tmp_path / "key.pem"),
+            "ssl.ca.pem": "CA",
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    )
+
+    assert java_options(settings) == {
+        "ssl.keystore.certificate.chain": "CERTIFICATE",
+        "ssl.keystore.key": "KEY",
+        "ssl.keystore.type": "PEM",
+        "ssl.truststore.certificates": "CA",
+        "ssl.truststore.type": "PEM",
+        "ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def test_a_certificate_that_cannot_be_read_is_told(tmp_path):
+    settings = Settings(kafka={"ssl.key.location": str(tmp_path / "nowhere")})
+
+    with pytest.raises(BadSettings, match=r"ssl\.key\.location: cannot read .*nowhere"):
+        java_options(settings)
+
+
+def test_no_security_setting_is_dropped_in_silence():
+    given = {"enable.ssl.certificate.verification": "false", "ssl.crl.location": "/crl.pem"}
+
+    with pytest.raises(BadSettings, match=r"ssl\.crl\.location has no translation.*kafka_java"):
+        java_options(Settings(kafka=given))
+
+    own = {"ssl.truststore.type": "JKS"}
+    assert java_options(Settings(kafka=given, kafka_java=own)) == own
+
+
+def test_a_login_that_cannot_be_translated_is_refused_in_words():
+    settings = Settings(kafka={"sasl.username": "x", "sasl.mechanism": "OAUTHBEARER"})
+
+    with pytest.raises(BadSettings, match=r"PLAIN or .*'OAUTHBEARER'; set kafka_java"):
+        java_options(settings)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@host:6379/0",
+        "rediss://user:hunter2@host/0",
+        "redis://host/0?password=hunter2&db=1",
+        "redis+cluster://user:hunter2@host:7000",
+    ],
+)
+def test_secrets_are_hidden_where_settings_are_shown(url):
+    settings = Settings(
+        redis=url,
+        kafka={**SECURE, "sasl.password": "hunter2", "ssl.key.password": "hunter2"},
+        kafka_java={"sasl.jaas.config": 'password="hunter2";', "ssl.keystore.key": "hunter2"},
+        spark={"spark.hadoop.fs.s3a.secret.key": "hunter2"},
+        maven_mirror="https://user:hunter2@mirror/maven",
+    )
+
+    shown = settings.shown()
+
+    assert "hunter2" not in json.dumps(shown)
+    assert "hunter2" not in repr(settings.redis)
+    assert "host" in shown["redis"], "what is no secret stays readable"
+    assert shown["kafka"]["sasl.password"] == HIDDEN
+    assert shown["kafka"]["sasl.username"] == "billing"
+
+
+def test_an_error_never_quotes_a_secret(monkeypatch):
+    monkeypatch.setenv("SENDLATER_KAFKA", '{"sasl.password": {"a": "hunter2"}}')
+
+    with pytest.raises(BadSettings) as told:
+        load()
+
+    assert "hunter2" not in str(told.value)
+    assert told.value.__cause__ is None

@@ -124,6 +124,23 @@ class Settings(BaseSettings):
     """Longest pause before a failed query is started again; the first is 500 ms, then doubled."""
     metrics_addr: str = ""
     """`host:port` of Prometheus metrics; empty: none."""
+    http_addr: str = ""
+    """`host:port` of REST and the page; empty: none. Beyond this machine it needs http_tokens."""
+    http_tokens: Path | None = None
+    """File of tokens: a line of name, role (read, write, admin) and SHA-256 each. None: on this
+    machine everybody may do everything."""
+    http_cert: Path | None = None
+    """Certificate (PEM) for https; with http_key."""
+    http_key: Path | None = None
+    """Private key (PEM) for https."""
+    http_payload_role: Literal["read", "write", "admin"] = "read"
+    """Lowest role that is shown payloads, keys and headers."""
+    http_badge: str = Field("", max_length=40)
+    """Name of the environment, shown on every page: production, staging, ..."""
+    undo_hours: int = Field(24, ge=0, le=24 * 30)
+    """How long a change made through REST or the page can be undone; 0: not at all."""
+    canary_topic: str = ""
+    """Topic that a message a minute is sent to through the whole pipeline; empty: none."""
     data_dir: Path = Field(default_factory=data_dir)
     """Data of the embedded Redis, and scratch checkpoints."""
     cache_dir: Path = Field(default_factory=cache_dir)
@@ -140,6 +157,8 @@ class Settings(BaseSettings):
             raise ValueError(f"inboxes: expected each topic once, got {topics}")
         if self.rejected_topic in topics:
             raise ValueError(f"rejected_topic: {self.rejected_topic!r} is an inbox too")
+        if (self.http_cert is None) != (self.http_key is None):
+            raise ValueError("http_cert and http_key: expected both or neither")
         return self
 
     @classmethod

@@ -13,6 +13,14 @@ BATCH_COUNT_MAX = 250_000
 """Most schedules one batch claims per shard; bounds what a crash can double, and memory."""
 PAGE_COUNT_MAX = 1_000
 """Most schedules in one page of a list."""
+PAGE_LOOK_MAX = 2_000
+"""Most schedules one call looks at for a page with a filter: holds Redis for about 2 ms."""
+CHANGES_COUNT_MAX = 100_000
+"""Most changes per shard whose copies intake has not read: beyond it, intake is far behind."""
+CHANGE_KEPT_MS = 24 * 3_600_000
+"""How long a change is remembered whose copy never reached the inbox (a door died in between)."""
+TALLY_NAMES_MAX = 500
+"""Most counters per shard that carry a topic's name; further topics count as one."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
 TOPIC_CHARS_MAX = 249
@@ -36,3 +44,38 @@ REDIS_MEMORY_SHARE_MAX = 0.8
 """Share of `maxmemory` in use that is reported: when it is full, nothing more can be parked."""
 REJECTED_HEADERS_BYTES_MAX = 16 * 1024
 """What a rejected record carries besides the original: reason and origin, in headers."""
+
+LATE_BUCKETS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
+    *(60_000, 300_000, 900_000, 3_600_000),
+)
+"""Upper edges, included, of the lateness histogram; beyond the last there is one more bucket."""
+RECENT_COUNT_MAX = 5_000
+"""Last deliveries each shard remembers for people: about half a megabyte."""
+RECENT_TOLD_MAX = 50
+"""Most deliveries one call adds to that list; at higher rates the list is a sample."""
+OVERDUE_AFTER_MS = 1_000
+"""A pending schedule due this long ago counts as overdue; what is claimed at once never does."""
+
+AUDIT_COUNT_MAX = 10_000
+"""Entries of the audit trail that are kept: a few megabytes."""
+ANSWER_KEPT_S = 24 * 3_600
+"""How long an answer is remembered for its Idempotency-Key."""
+BULK_COUNT_MAX = 100_000
+"""Most schedules one bulk change touches: bounds its memory and what undoing it keeps."""
+BULK_IDS_MAX = 1_000
+"""Most ids named one by one in a bulk change."""
+BODY_BYTES_MAX = 32 * 1024 * 1024
+"""Largest request body: bounds memory together with the number of connections."""
+LINES_COUNT_MAX = 100_000
+"""Most schedules in one NDJSON request."""
+CONNECTIONS_COUNT_MAX = 512
+"""Most HTTP connections at once; more are answered 503."""
+BUCKETS_COUNT_MAX = 500
+"""Most buckets of a histogram: each costs two O(log n) counts per shard."""
+BUCKET_SAMPLES = 8
+"""Schedules looked at per bucket and shard to tell the topics in it."""
+ANSWER_AWAITED_S = 120
+"""How long a question with an Idempotency-Key counts as under way; its process may have died."""
+TAIL_COUNT_MAX = 2_000
+"""Most records read back from the end of a partition when somebody looks at a topic."""

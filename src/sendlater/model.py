@@ -88,6 +88,8 @@ class Schedule:
     dialect: str = ""
     origin: Origin | None = None
     state: State = State.PENDING
+    version: str = field(default="", compare=False)
+    """Changes with every change: a digest of what the store holds; empty outside of it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.due_ms <= DUE_MS_MAX:

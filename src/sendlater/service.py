@@ -12,11 +12,12 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sendlater.client.brokers import open_topics
+from sendlater.client.brokers import open_broker, open_topics
 from sendlater.config import Settings, client_options
 from sendlater.errors import Fenced, SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.local.installation import Installation
+from sendlater.metrics import MetricsServer, StoreMetrics, intake_lag
 from sendlater.pending import Batch, Pending
 from sendlater.pipeline.delivery import start_lane
 from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
@@ -60,6 +61,7 @@ class Service:
         self.owner = 0
         self._spark: SparkSession | None = None
         self._targets: Targets | None = None
+        self._metrics: MetricsServer | None = None
         self._workers: list[Worker] = []
         self._scratch = settings.data_dir / "checkpoints" / settings.space
         self._checkpoint = 0
@@ -97,6 +99,14 @@ class Service:
         self._workers.append(Worker("intake", lambda: self._start_intake(spark, partitions)))
         for worker in self._workers:
             self._start(worker)
+        if settings.metrics_addr:
+            self._metrics = self._serve_metrics()
+
+    def _serve_metrics(self) -> MetricsServer:
+        settings, redis_url = self.settings, self.installation.redis_url
+        broker = open_broker(settings, redis_url=redis_url)
+        lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=broker)
+        return MetricsServer(settings.metrics_addr, StoreMetrics(self.pending, lag=lag))
 
     def _own_topics(self) -> dict[str, int]:
         """Partition counts of the inboxes, created where missing and allowed."""
@@ -291,6 +301,8 @@ class Service:
 
     def close(self) -> None:
         """At once: queries and Spark end, nothing is settled."""
+        if self._metrics is not None:
+            self._metrics.close()
         if self._targets is not None:
             self._targets.stop()
         for worker in self._workers:

@@ -24,6 +24,7 @@ SETTINGS = Settings(
 COLUMNS = [
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms", "shard"),
+    "change",
 ]
 
 

@@ -17,15 +17,18 @@ ROOMS: dict[str, set[str]] = {
     "pipeline": {"dialects", "pending", "topics"},
     "client": {"dialects", "pending", "topics", "local"},
     "doctor": {"local"},
-    "service": {"pipeline", "pending", "client", "local"},
+    "metrics": {"client", "pending"},
+    "api": {"client", "dialects", "pending", "topics", "metrics"},
+    "service": {"pipeline", "pending", "client", "local", "metrics"},
     "bench": {"client", "dialects", "pending", "service", "local"},
     "__main__": {"cli"},
-    "cli": {"client", "dialects", "service", "local", "doctor", "bench"},
+    "cli": {"client", "dialects", "service", "local", "doctor", "bench", "api"},
 }
 ONLY_HERE = {
     "pyspark": {"pipeline", "service"},
     "redis": {"pending", "topics", "local", "doctor"},
     "cyclopts": {"cli"},
+    "fastapi": {"api"},
 }
 FILE_LINES_MAX = 460
 FUNCTION_LINES_MAX = 70

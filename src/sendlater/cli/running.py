@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +42,7 @@ def serve(
     lanes: int | None = None,
     data_dir: Path | None = None,
     metrics_addr: str | None = None,
+    http: Annotated[str | None, Parameter(name="--http")] = None,
 ) -> int:
     """Run the service until SIGTERM or SIGINT; a second one ends it at once.
 
@@ -50,19 +51,22 @@ def serve(
         lanes: Delivery queries that overlap.
         data_dir: Where the embedded Redis keeps its data.
         metrics_addr: host:port of Prometheus metrics.
+        http: host:port of REST and the page; without: neither.
     """
     from sendlater.doctor import store_troubles
     from sendlater.local.installation import Installation
     from sendlater.service import Service
 
     settings = connection.settings(
-        shards=shards, lanes=lanes, data_dir=data_dir, metrics_addr=metrics_addr
+        shards=shards, lanes=lanes, data_dir=data_dir, metrics_addr=metrics_addr, http_addr=http
     )
     stop = _stop_on_signals()
     installation = Installation.prepare(settings)
+    doors = ExitStack()
     try:
         for trouble in store_troubles(installation.redis_url):
             err.print(f"warning: {trouble.name}: {trouble.found}. {trouble.mend}", style="yellow")
+        doors.enter_context(_http(settings, installation.redis_url))
         service = Service(settings, installation)
         try:
             service.start()
@@ -75,8 +79,25 @@ def serve(
             service.close()
             raise
     finally:
+        doors.close()
         installation.close()
     return OK
+
+
+@contextmanager
+def _http(settings: Any, redis_url: str) -> Iterator[None]:
+    """REST and the page, where an address is set."""
+    if not settings.http_addr:
+        yield
+        return
+    from sendlater.api.serving import HttpProcess
+
+    process = HttpProcess(settings, redis_url=redis_url)
+    err.print(f"page and REST at {process.url}", highlight=False)
+    try:
+        yield
+    finally:
+        process.close()
 
 
 @app.command

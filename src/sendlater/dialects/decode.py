@@ -26,7 +26,7 @@ def stages(settings: Settings) -> list[list[str]]:
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
     when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
-    origin_position, origin_timestamp_ms, shard.
+    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change).
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
@@ -227,6 +227,7 @@ def _scheduled(settings: Settings) -> list[str]:
             f"ELSE {asked} END AS {name}"
             for name, (rejected, cancelled, asked) in by_fate.items()
         ),
+        f"CAST({sql.header(sql.text(names.CHANGE))} AS STRING) AS change",
     ]
 
 
@@ -245,4 +246,5 @@ def _finished(settings: Settings) -> list[str]:
         "offset AS origin_position",
         "timestamp_ms AS origin_timestamp_ms",
         f"CAST(crc32(id) % {settings.shards} AS INT) AS shard",
+        "change",
     ]

@@ -19,12 +19,15 @@ def encode_headers(
     due_ms: int | None = None,
     delay_ms: int | None = None,
     at: str | None = None,
+    change: str = "",
 ) -> Record:
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
 
     Exactly one of `due_ms` (since 1970), `delay_ms` (after the inbox record's timestamp) and `at`
     (RFC 3339) is given. Headers of `record` that belong to a scheduler are dropped, as S1's client
     does. Absolute times are also written in S1's seconds, rounded up, for its tools.
+
+    `change` names the change of a schedule that this record is a copy of, see names.CHANGE.
 
     Raises BadTime, or BadRequest for an id, topic, value or partition that would be rejected.
     """
@@ -49,6 +52,8 @@ def encode_headers(
         headers.append((names.TARGET_KEY, record.key))
     if record.partition is not None:
         headers.append((names.TARGET_PARTITION, b"%d" % record.partition))
+    if change:
+        headers.append((names.CHANGE, change.encode()))
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
 
 

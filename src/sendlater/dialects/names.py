@@ -14,6 +14,8 @@ DELAY = "sendlater-delay"
 """In: due time counted from the record's timestamp: seconds, ISO 8601 or 2h30m."""
 TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; absent lets the producer choose."""
+CHANGE = "sendlater-change"
+"""In: names the change that this record is a copy of; a store that has made it passes it over."""
 CALLER_SERVICE = "CALLER_SERVICE"
 """In and out: who sent the envelope (S0)."""
 
@@ -39,8 +41,8 @@ ORIGIN_TIMESTAMP_MS = "sendlater-origin-timestamp-ms"
 
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers that tell when. The first of these that is present decides."""
-STALE = (ID, DUE)
-"""Left by an earlier delivery; never passed on, as ours are appended."""
+STALE = (ID, DUE, CHANGE)
+"""Left by an earlier delivery or of no use later; never passed on, as ours are appended."""
 CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, *STALE)
 """Addressed to sendlater, not to the receiver."""
 PREFIXES = ("scheduler-", "sendlater-")

@@ -1,5 +1,17 @@
 """The pending store: where schedules wait. Verbs: park, claim, settle, release, fence, cancel."""
 
+from sendlater.pending.desk import Answer, Delivery, Desk, Filter, Move, Page
 from sendlater.pending.store import Batch, Claim, Pending, Shard
 
-__all__ = ["Batch", "Claim", "Pending", "Shard"]
+__all__ = [
+    "Answer",
+    "Batch",
+    "Claim",
+    "Delivery",
+    "Desk",
+    "Filter",
+    "Move",
+    "Page",
+    "Pending",
+    "Shard",
+]

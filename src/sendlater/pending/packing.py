@@ -5,6 +5,7 @@ position, timestamp_ms]; headers are null or flat [name, value, name, value, ...
 row make a stream that one call unpacks, however many schedules it holds.
 """
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,9 @@ DIALECTS = (b"", b"headers", b"envelope", b"rejected")
 """Stored as their index. Append only: old numbers are in people's Redis."""
 DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
 FIELDS = 10
+
+VERSION_CHARS = 16
+"""Length of a schedule's version, the start of a digest in hexadecimal."""
 
 pack_fields: Callable[[Sequence[Any]], bytes] = partial(msgpack.packb, use_bin_type=True)
 """One record's ten fields to bytes."""
@@ -52,6 +56,12 @@ def pack(schedule: Schedule) -> bytes:
     )
 
 
+def written_topics(topic: str) -> tuple[bytes, bytes]:
+    """How a packed record begins whose topic this is: as text, or as bytes."""
+    start = bytes([0x90 + FIELDS])
+    return start + msgpack.packb(topic), start + msgpack.packb(topic.encode())
+
+
 def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
     """The schedule of one row as the scripts return it."""
     due_ms, fields = unpack_many([packed])
@@ -76,4 +86,5 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         if from_topic
         else None,
         state=state,
+        version=hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:VERSION_CHARS],
     )

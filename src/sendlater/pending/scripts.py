@@ -46,18 +46,21 @@ class Script:
         self.lua = "; ".join(lines) + "; " + source
         self.sha = hashlib.sha1(self.lua.encode(), usedforsecurity=False).hexdigest()
 
+    def given(self, values: dict[str, Any]) -> list[Any]:
+        """Values by name, as the list of keys and arguments that Redis wants."""
+        assert values.keys() == {*self.keys, *self.args}, (self.name, sorted(values))
+        return [values[name] for name in (*self.keys, *self.args)]
+
     def __call__(
         self, client: redis.Redis, *, rest: tuple[Any, ...] | list[Any] = (), **values: Any
     ) -> Any:
         """Run the script; the server's cache of scripts is filled when it does not know it."""
-        assert values.keys() == {*self.keys, *self.args}, (self.name, sorted(values))
-        keys = [values[key] for key in self.keys]
-        args = [values[arg] for arg in self.args]
+        given = self.given(values)
         try:
             try:
-                return client.evalsha(self.sha, len(keys), *keys, *args, *rest)
+                return client.evalsha(self.sha, len(self.keys), *given, *rest)
             except redis.exceptions.NoScriptError:
-                return client.eval(self.lua, len(keys), *keys, *args, *rest)
+                return client.eval(self.lua, len(self.keys), *given, *rest)
         except redis.exceptions.ResponseError as error:
             word, _, told = str(error).partition(" ")
             if word in _REFUSALS:
@@ -73,3 +76,23 @@ class Script:
 def script(name: str) -> Script:
     """The script in lua/<name>.lua."""
     return Script(name)
+
+
+def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any]:
+    """Call a script that touches one shard many times, in one round trip; answers in order.
+
+    Each call is atomic, the whole is not. Raises StoreUnavailable: some may have run then.
+    """
+    if not calls:
+        return []
+    if len(calls) == 1:
+        return [verb(client, **calls[0])]
+    # The first fills the server's cache of scripts; in a pipeline it is too late to ask.
+    first = verb(client, **calls[0])
+    pipe = client.pipeline(transaction=False)
+    for call in calls[1:]:
+        pipe.evalsha(verb.sha, len(verb.keys), *verb.given(call))
+    try:
+        return [first, *pipe.execute()]
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+        raise StoreUnavailable(f"Redis does not answer: {error}") from error

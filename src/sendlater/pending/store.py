@@ -4,11 +4,14 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 `due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> largest record it takes) and `wanted` (set of targets nobody checked yet).
+`targets` (hash topic -> largest record it takes), `wanted` (set of targets nobody checked yet),
+`changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
+`tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
+deliveries, for people).
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice, pairwise
@@ -17,10 +20,11 @@ from typing import Any
 import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.limits import PAGE_COUNT_MAX, RELEASE_COUNT_MAX
+from sendlater.limits import RELEASE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule, State
-from sendlater.pending.connect import connect
+from sendlater.pending.connect import answering, connect
 from sendlater.pending.packing import pack, unpack
+from sendlater.pending.pages import look
 from sendlater.pending.scripts import script
 from sendlater.pending.wake import Wake
 
@@ -61,7 +65,7 @@ class Shard:
         self.number = number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        self.keys = {name: prefix + name for name in names}
+        self.keys = {name: prefix + name for name in (*names, "changes", "tally", "recent")}
 
     def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}
@@ -81,11 +85,12 @@ class Shard:
     ) -> int:
         """Write flat rows [id, due_ms or '', record, ...] and the position after them.
 
+        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself.
         Raises StoreWentBack when `source` does not stand at `seen_before`, Fenced for an old owner.
         """
         count: int = script("park")(
             self.client,
-            **self._keys("due", "record", "seen", "state", "wake"),
+            **self._keys("due", "record", "seen", "state", "wake", "changes"),
             owner=owner,
             source=source,
             seen_before=seen_before,
@@ -345,12 +350,19 @@ class Pending:
         """Take a schedule back, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
         keys = shard._keys("due", "record", "state", "batches")
-        return Cancelled(script("cancel")(self.client, **keys, id=schedule_id).decode())
+        answer = script("cancel")(self.client, **keys, id=schedule_id, version="")
+        return Cancelled(answer.decode())
 
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:
         """Give a pending schedule another due time; False when it is not pending."""
-        keys = self.shard_of(schedule_id)._keys("due", "wake")
-        return bool(script("move")(self.client, **keys, id=schedule_id, due_ms=due_ms))
+        shard = self.shard_of(schedule_id)
+        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally")
+        unconditional: dict[str, Any] = {"version": "", "change": ""}
+        unnamed: dict[str, Any] = {"now_ms": 0, "keep_ms": 0, "changes_max": 0}
+        answer = script("move")(
+            shard.client, **keys, **unconditional, **unnamed, id=schedule_id, due_ms=due_ms
+        )
+        return bool(answer[0] == b"moved")
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """The schedule, pending or claimed; None when the store does not have it."""
@@ -369,21 +381,10 @@ class Pending:
         after: tuple[int, bytes] | None = None,
     ) -> list[Schedule]:
         """Pending schedules in order of due time and id; `after` is the last one of a page."""
-        assert 0 < count_max <= PAGE_COUNT_MAX, count_max
-
-        def page(shard: Shard) -> Iterator[Schedule]:
-            rows = script("page")(
-                self.client,
-                **shard._keys("due", "record"),
-                from_ms=from_ms,
-                to_ms="+inf" if to_ms is None else to_ms,
-                after_ms="" if after is None else after[0],
-                after_id=b"" if after is None else after[1],
-                count_max=count_max,
-            )
-            return (unpack(i, p) for i, p in zip(rows[::2], rows[1::2], strict=True))
-
-        pages: Iterable[Iterator[Schedule]] = [page(shard) for shard in self.shards]
+        pages = [
+            look(shard, count_max=count_max, from_ms=from_ms, to_ms=to_ms, after=after)[0]
+            for shard in self.shards
+        ]
         return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))
 
     def histogram(self, edges_ms: Sequence[int]) -> Sequence[int]:
@@ -402,20 +403,23 @@ class Pending:
         """True counts: pending and claimed now; parked, replaced and so on since the beginning."""
         names = ("parked", "replaced", "cancelled", "settled", "rejected")
         total = dict.fromkeys(("pending", "claimed", "aside", *names), 0)
-        for shard in self.shards:
-            state = shard.state()
-            total["pending"] += int(self.client.zcard(shard.keys["due"]))
-            total["aside"] += int(self.client.hlen(shard.keys["aside"]))
-            for name in shard.batches():
-                total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
-            for name in names:
-                total[name] += int(state.get(name, 0))
+        with answering():
+            for shard in self.shards:
+                state = shard.state()
+                total["pending"] += int(self.client.zcard(shard.keys["due"]))
+                total["aside"] += int(self.client.hlen(shard.keys["aside"]))
+                for name in shard.batches():
+                    total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
+                for name in names:
+                    total[name] += int(state.get(name, 0))
         return total
 
     def oldest_due_ms(self) -> int | None:
         """Due time of the first pending schedule; None when nothing is pending."""
-        heads = [
-            self.client.zrange(shard.keys["due"], 0, 0, withscores=True) for shard in self.shards
-        ]
+        with answering():
+            heads = [
+                self.client.zrange(shard.keys["due"], 0, 0, withscores=True)
+                for shard in self.shards
+            ]
         due = [int(head[0][1]) for head in heads if head]
         return min(due, default=None)

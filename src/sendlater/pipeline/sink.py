@@ -1,5 +1,6 @@
 """The pending store as a Spark sink: rows become schedules, with the place they were read from."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -8,10 +9,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sendlater.clock import SystemClock
+from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.pending import Pending, Shard
 from sendlater.pending.connect import connect
+from sendlater.pending.desk import tell
 from sendlater.pending.packing import DIALECT_NUMBER, pack_fields
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ class _ParkTask:
         self.message = Parked()
         self.waiting: dict[tuple[int, str], list[Any]] = {}
         self.rejected: dict[tuple[int, str], int] = {}
+        self.reasons: Counter[str] = Counter()
         self.known = set(self.shards[0].targets()) if check_targets else None
 
     def require(self, run: int, batch: int) -> None:
@@ -98,13 +102,13 @@ class _ParkTask:
     def park(self, batch: "pa.RecordBatch") -> None:
         """Gather one Arrow batch and write what is full."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
-        ids, due, *fields, shards = columns
+        ids, due, *fields, shards, changes = columns
         now_ms = self.clock.now_ms()
         if self.known is not None and (new := set(fields[0]) - self.known - {None}):
             self.shards[0].want(sorted(topic.encode() for topic in new))
             self.known |= new
-        for schedule_id, due_ms, shard, row in zip(
-            ids, due, shards, zip(*fields, strict=True), strict=True
+        for schedule_id, due_ms, shard, change, row in zip(
+            ids, due, shards, changes, zip(*fields, strict=True), strict=True
         ):
             topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = row
             source = f"{origin}/{from_partition}"
@@ -135,9 +139,11 @@ class _ParkTask:
             place = (shard, source)
             if dialect == "rejected":
                 self.rejected[place] = self.rejected.get(place, 0) + 1
+                self.reasons[f"rejected:{_reason(headers)}"] += 1
                 due_ms = min(due_ms, now_ms)
             rows = self.waiting.setdefault(place, [])
-            rows += (schedule_id, "" if due_ms is None else due_ms, packed)
+            when: Any = "" if due_ms is None else due_ms
+            rows += (schedule_id, when if change is None else f"{change}|{when}", packed)
             if len(rows) >= 3 * PARK_COUNT_MAX:
                 self._write(place, at + 1)
 
@@ -158,4 +164,11 @@ class _ParkTask:
         """Write the rest; what the driver needs to commit."""
         for place in list(self.waiting):
             self._write(place, self.message.ends[place[1]])
+        tell(self.shards[0], self.reasons)
         return self.message
+
+
+def _reason(headers: Any) -> str:
+    """What the decoding appended to a rejected record's headers, as the last of that name."""
+    told = [header["value"] for header in headers if header["key"] == REJECTED]
+    return str(told[-1].decode())

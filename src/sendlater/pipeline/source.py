@@ -16,6 +16,7 @@ from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_MS_MAX
 from sendlater.pending import Batch, Claim, Pending, Shard
 from sendlater.pending.connect import connect
 from sendlater.pending.wake import Wake
+from sendlater.pipeline.told import Told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,9 +176,16 @@ class _ShardTask:
         self.batch = Batch(lane.lane, lane.run, end_ms)
         self.targets: dict[bytes, int] = {}
         self.targets_until_ms = 0
+        self.told = Told(shard, clock)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends when the instant is reached, the batch is full, or the service drains."""
+        try:
+            yield from self._batches()
+        finally:
+            self.told.flush()
+
+    def _batches(self) -> "Iterator[pa.RecordBatch]":
         got = self.shard.claimed(self.batch)
         count = len(got.ids)
         for first in range(0, count, CLAIM_COUNT_MAX):
@@ -233,6 +241,8 @@ class _ShardTask:
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows)
         yield filler(0)
+        # After the yields, so that waiting for a busy JVM counts as late.
+        self.told.delivered(ids, columns[0], columns[1])
 
     def _refused(self, ids: list[bytes], columns: list[tuple[Any, ...]]) -> set[int]:
         """Rows whose target topic is not known to take them; a copy of the list may be old."""

@@ -14,6 +14,7 @@ from sendlater.config import Settings
 from sendlater.errors import Fenced, StoreUnavailable
 from sendlater.model import Reason, Record, Schedule
 from sendlater.pending import Pending
+from sendlater.pending.desk import tell
 from sendlater.pipeline.kafka_topics import KafkaTopics
 
 TICK_S = 0.1
@@ -136,6 +137,7 @@ class Targets:
         origin = schedule.origin
         assert origin is not None, "only intake writes schedules with unchecked targets"
         place = f"{origin.topic}/{origin.partition}/{origin.position}"
+        tell(self._pending.shards[0], {f"rejected:{reason.value}": 1})
         headers = [
             *schedule.record.headers,
             ("sendlater-rejected", reason.value.encode()),

@@ -136,6 +136,14 @@ class Topics:
         entries = self.connection.command("XRANGE", key, first, last, "COUNT", count_max)
         return [layout.decode(entry, topic=topic, partition=partition) for entry in entries]
 
+    def read_last(self, topic: str, partition: int, *, count_max: int) -> list[TopicRecord]:
+        """The last records of a partition, in order."""
+        key = self.stream_key((topic, partition))
+        entries = self.connection.command("XREVRANGE", key, "+", "-", "COUNT", count_max)
+        return [
+            layout.decode(entry, topic=topic, partition=partition) for entry in reversed(entries)
+        ]
+
     def end_positions(self, topic: str) -> dict[int, int]:
         """The position of each partition's last record, 0 where there is none."""
         keys = [self.stream_key((topic, p)) for p in range(self.partitions(topic))]

@@ -1,15 +1,39 @@
 -- Give a pending schedule another due time.
 --
--- keys: due wake
--- args: id due_ms:number
--- returns: 1 when it was moved, 0 when it is not pending
+-- keys: due record wake batches changes tally
+-- args: id due_ms:number version change now_ms:number keep_ms:number changes_max:number
+-- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
+--          is not the schedule's, or {'busy'} when too many changes wait for their copies
+--
+-- A copy of the change follows on the inbox, under the name `change`, for a store that goes back.
+-- This one keeps the name until intake has read the copy, and then passes over it: by then the
+-- schedule may have been delivered. Names whose copy never came are dropped after keep_ms.
 
-if not redis.call('ZSCORE', due, id) then
-    return 0
+local score = redis.call('ZSCORE', due, id)
+if not score then
+    for _, name in ipairs(redis.call('HKEYS', batches)) do
+        if redis.call('HEXISTS', batches .. ':' .. name, id) == 1 then
+            return {'delivering'}
+        end
+    end
+    return {'unknown'}
+end
+local packed = redis.call('HGET', record, id)
+local standing = '\207' .. struct.pack('>I8', tonumber(score)) .. packed
+if version ~= '' and string.sub(redis.sha1hex(standing), 1, #version) ~= version then
+    return {'changed'}
+end
+if change ~= '' then
+    redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
+    if redis.call('ZCARD', changes) >= changes_max then
+        return {'busy'}
+    end
+    redis.call('ZADD', changes, now_ms, change)
 end
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
 redis.call('ZADD', due, due_ms, id)
 if due_ms < head then
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
 end
-return 1
+redis.call('HINCRBY', tally, 'rescheduled', 1)
+return {'moved', '\207' .. struct.pack('>I8', due_ms) .. packed}

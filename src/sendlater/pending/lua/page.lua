@@ -1,11 +1,13 @@
--- Pending schedules after a place in due order, within a range of due times.
+-- Pending schedules after a place in due order, within a range of due times, that pass a filter.
 --
 -- keys: due record
--- args: from_ms to_ms after_ms after_id count_max:number
--- returns: {id, packed, id, packed, ...}, packed as in claim
+-- args: from_ms to_ms after_ms after_id count_max:number look_max:number id_prefix topic_a topic_b
+-- returns: {place_ms, place_id, id, packed, id, packed, ...}, packed as in claim; the place is where
+--          to look on, empty when the range has been seen to its end
 --
 -- The place is found by halving ranks, because ids with the same due time are ordered by bytes and
--- there may be a million of them; an empty after_ms starts at from_ms.
+-- there may be a million of them; an empty after_ms starts at from_ms. Looks at look_max rows at most.
+-- A packed record begins with its topic: topic_a and topic_b are the two ways it may be written.
 
 local first = redis.call('ZCOUNT', due, '-inf', '(' .. from_ms)
 if after_ms ~= '' then
@@ -21,14 +23,28 @@ if after_ms ~= '' then
     end
     first = math.max(first, low)
 end
-local last = redis.call('ZCOUNT', due, '-inf', to_ms) - 1
-last = math.min(last, first + count_max - 1)
-if last < first then
-    return {}
+local past = redis.call('ZCOUNT', due, '-inf', to_ms)
+local found = {'', ''}
+if past <= first then
+    return found
 end
-local rows = redis.call('ZRANGE', due, first, last, 'WITHSCORES')
+local rows = redis.call('ZRANGE', due, first, math.min(past, first + look_max) - 1, 'WITHSCORES')
 for i = 1, #rows, 2 do
-    local packed = redis.call('HGET', record, rows[i])
-    rows[i + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1])) .. packed
+    local id = rows[i]
+    if string.sub(id, 1, #id_prefix) == id_prefix then
+        local packed = redis.call('HGET', record, id)
+        if topic_a == '' or string.sub(packed, 1, #topic_a) == topic_a
+            or string.sub(packed, 1, #topic_b) == topic_b then
+            found[#found + 1] = id
+            found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1])) .. packed
+        end
+    end
+    first = first + 1
+    if #found - 2 >= 2 * count_max or i == #rows - 1 then
+        if first < past then
+            found[1], found[2] = rows[i + 1], id
+        end
+        break
+    end
 end
-return rows
+return found

@@ -1,8 +1,9 @@
 -- Write schedules, and how far their inbox partition has been read, in one step.
 --
--- keys: due record seen state wake
+-- keys: due record seen state wake changes
 -- args: owner source seen_before seen_after rejected_count:number
--- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id)
+-- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id; change|due_ms is the
+--       copy of a change, passed over by a store that has made it: see move)
 -- returns: how many rows were applied
 --
 -- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
@@ -22,7 +23,7 @@ if source ~= '' then
 end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
-local scores, records, count, added, cancelled = {}, {}, 0, 0, 0
+local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
 
 local function write()
     if #scores > 0 then
@@ -35,7 +36,14 @@ end
 local earliest = math.huge
 for i = rest, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    if due_ms == '' then
+    local change
+    if string.find(due_ms, '|', 1, true) then
+        change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
+    end
+    if change and redis.call('ZREM', changes, change) == 1 then
+        count = count + 1
+        known = known + 1
+    elseif due_ms == '' then
         write()
         if redis.call('ZREM', due, id) == 1 then
             redis.call('HDEL', record, id)
@@ -53,8 +61,8 @@ write()
 if earliest < head then
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
 end
-redis.call('HINCRBY', state, 'parked', count)
-redis.call('HINCRBY', state, 'replaced', count - added)
+redis.call('HINCRBY', state, 'parked', count - known)
+redis.call('HINCRBY', state, 'replaced', count - known - added)
 redis.call('HINCRBY', state, 'cancelled', cancelled)
 redis.call('HINCRBY', state, 'rejected', rejected_count)
 return count

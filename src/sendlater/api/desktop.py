@@ -1,0 +1,74 @@
+"""What all requests of one process share."""
+
+import asyncio
+from typing import Any
+
+from sendlater.api.access import Identity, Role, Tokens
+from sendlater.api.bulk import Bulk
+from sendlater.api.office import Office, Writer
+from sendlater.api.records import Records
+from sendlater.api.watch import Watch
+from sendlater.client.brokers import open_broker
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import Settings
+from sendlater.metrics import StoreMetrics, intake_lag
+from sendlater.model import Schedule
+from sendlater.pending import Pending
+from sendlater.pending.papers import Papers
+
+
+class Desktop:
+    """Connections, the writer's thread, the watch's thread, tokens. `start` it in the loop."""
+
+    def __init__(self, settings: Settings, *, redis_url: str, clock: Clock | None = None) -> None:
+        """Raises Unavailable, or BadSettings for tokens that cannot be read."""
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.tokens = Tokens(settings.http_tokens)
+        self.pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)
+        self.pending.require_layout()
+        self.broker = open_broker(settings, redis_url=redis_url)
+        self.office = Office(settings, pending=self.pending, broker=self.broker, clock=self.clock)
+        self.papers = Papers(self.pending)
+        self.bulk = Bulk(self.office, self.papers, clock=self.clock, undo_hours=settings.undo_hours)
+        self.records = Records(settings, redis_url=redis_url)
+        lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
+        self.metrics = StoreMetrics(self.pending, lag=lag, clock=self.clock)
+        self.watch = Watch(self.office.desk, lag=lag, clock=self.clock)
+        self._writer: Writer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin; called in the event loop that serves."""
+        loop = self._loop = asyncio.get_running_loop()
+
+        def resolve(answers: list[tuple[Any, Exception | None]]) -> None:
+            for future, error in answers:
+                if not future.done():  # its client may have gone
+                    future.set_result(error)
+
+        self._writer = Writer(
+            self.office, answer=lambda answers: loop.call_soon_threadsafe(resolve, answers)
+        )
+        self.watch.start()
+
+    def stop(self) -> None:
+        """End the threads, once what was handed over has been written."""
+        self.watch.stop()
+        if self._writer is not None:
+            self._writer.close()
+        self.broker.close()
+
+    async def written(self, schedule: Schedule) -> None:
+        """Wait until a checked schedule is safe. Raises Unavailable."""
+        assert self._writer is not None, "started"
+        assert self._loop is not None, "started"
+        future: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._writer.put(schedule, future)
+        error = await future
+        if error is not None:
+            raise error
+
+    def shows_payload(self, who: Identity) -> bool:
+        """Whether somebody is shown payloads, keys and headers."""
+        return who.role >= Role[self.settings.http_payload_role.upper()]

@@ -1,0 +1,104 @@
+"""Errors as RFC 9457 problem details, in words: what was expected, what came."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sendlater.errors import BadRequest, SendlaterError, Unavailable
+
+PROBLEM = "application/problem+json"
+TITLES = {
+    400: "The request cannot be read",
+    401: "A token is needed",
+    403: "This token may not do that",
+    404: "There is no such thing",
+    405: "Not with this method",
+    409: "The same request is being answered",
+    412: "It has changed since it was read",
+    413: "The request is too large",
+    415: "This kind of content is not understood",
+    422: "The request cannot be meant",
+    429: "Too much at once",
+    500: "A fault of ours",
+    503: "Try again later; nothing is lost",
+}
+
+
+class Problem(Exception):
+    """An answer that is an error; members of `more` are added to its body."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.more = status, detail, headers, more
+
+
+def problem_response(problem: Problem) -> Response:
+    """The response of a problem."""
+    body = {
+        "type": "about:blank",
+        "title": TITLES.get(problem.status, "Error"),
+        "status": problem.status,
+        "detail": problem.detail,
+        **problem.more,
+    }
+    return Response(
+        msgspec.json.encode(body),
+        status_code=problem.status,
+        media_type=PROBLEM,
+        headers=problem.headers,
+    )
+
+
+def as_problem(error: Exception) -> Problem:
+    """What an exception of ours means to the caller."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, BadRequest):
+        return Problem(422, str(error))
+    if isinstance(error, Unavailable):
+        return Problem(503, str(error), headers={"Retry-After": "1"})
+    return Problem(500, f"{type(error).__name__}: see the log")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app as a problem."""
+
+    async def ours(_: Request, error: Exception) -> Response:
+        return problem_response(as_problem(error))
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        told = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
+        )
+        return problem_response(Problem(422, told))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # the router tells of the first route with this path only
+            headers["Allow"] = ", ".join(sorted(_allowed(app, request)))
+        return problem_response(Problem(error.status_code, str(error.detail), headers=headers))
+
+    app.add_exception_handler(Exception, ours)
+    app.add_exception_handler(Problem, ours)
+    app.add_exception_handler(SendlaterError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _allowed(app: FastAPI, request: Request) -> set[str]:
+    """The methods of every route with the request's path."""
+    return {
+        method
+        for route in app.routes
+        if isinstance(route, Route) and route.path_regex.match(request.scope["path"])
+        for method in route.methods or ()
+    }

@@ -1,0 +1,281 @@
+"""REST: one schedule, many, pages of them."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from sendlater.api import wire
+from sendlater.api.access import Identity, Role, require
+from sendlater.api.desktop import Desktop
+from sendlater.api.documented import documented
+from sendlater.api.office import Changed
+from sendlater.api.problems import Problem, as_problem
+from sendlater.errors import BadRequest
+from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
+from sendlater.model import Schedule
+from sendlater.pending import Answer
+
+JSON, NDJSON = "application/json", "application/x-ndjson"
+ONE = "/v1/schedules/"
+NOW = ":deliver-now"
+router = APIRouter(tags=["schedules"])
+IfMatch = "Only if it is still this version (ETag); else 412."
+
+
+def answer(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return Response(msgspec.json.encode(body), status_code=status, media_type=JSON, headers=headers)
+
+
+def desktop(request: Request) -> Desktop:
+    """What all requests share."""
+    found: Desktop = request.app.state.desktop
+    return found
+
+
+@router.post(
+    "/v1/schedules",
+    status_code=201,
+    **documented(
+        "Schedule one, or with application/x-ndjson many.",
+        body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
+        answers={201: "Schedule", 200: "Accepted"},
+        headers={"Idempotency-Key": "Asked again with the same key within a day: same answer."},
+    ),
+)
+async def create(request: Request) -> Response:
+    """Returns when the schedule is safe: on the inbox, or in the store where there is no Kafka.
+
+    NDJSON is taken line by line, up to 100,000 of them; lines that are refused are told.
+    """
+    who = require(request.scope, Role.WRITE)
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind == NDJSON:
+        return await once(request, who, body, lambda: _create_many(desktop(request), body))
+    if kind != JSON:
+        raise Problem(415, f"expected {JSON} or {NDJSON}, got {kind}")
+    return await once(request, who, body, lambda: _create_one(desktop(request), body))
+
+
+async def _create_one(at: Desktop, body: bytes) -> Response:
+    schedule = wire.decode(wire.NewSchedule, body).schedule(now_ms=at.clock.now_ms())
+    at.office.checked(schedule)
+    await at.written(schedule)
+    where = {"Location": f"{ONE}{_quoted(schedule.id)}"}
+    return answer(wire.show(schedule, payload=False), status=201, headers=where)
+
+
+async def _create_many(at: Desktop, body: bytes) -> Response:
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if len(lines) > LINES_COUNT_MAX:
+        raise Problem(413, f"expected at most {LINES_COUNT_MAX} lines, got {len(lines)}")
+
+    def write() -> dict[str, Any]:
+        ids: list[str | None] = [None] * len(lines)
+        good: list[tuple[int, Schedule]] = []
+        refused: list[dict[str, Any]] = []
+        for number, line in enumerate(lines):
+            try:
+                schedule = wire.decode(wire.NewSchedule, line).schedule(now_ms=at.clock.now_ms())
+                at.office.checked(schedule)
+                good.append((number, schedule))
+            except (Problem, BadRequest) as error:
+                refused.append({"line": number + 1, "detail": str(error)})
+        failed = at.office.write([schedule for _, schedule in good])
+        for (number, schedule), failure in zip(good, failed, strict=True):
+            if failure is None:
+                ids[number] = schedule.id.decode()
+            else:
+                refused.append({"line": number + 1, "detail": as_problem(failure).detail})
+        refused.sort(key=lambda one: one["line"])
+        return {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
+
+    return answer(await run_in_threadpool(write))
+
+
+@router.get(
+    "/v1/schedules",
+    **documented("Pending schedules in due order, page by page.", answers={200: "Page"}),
+)
+def page(
+    request: Request,
+    due_from: str | None = Query(None, description="RFC 3339, +15m or seconds since 1970."),
+    due_to: str | None = Query(None, description="The same; not included."),
+    id_prefix: str | None = Query(None),
+    topic: str | None = Query(None),
+    state: Literal["pending", "claimed"] = Query(
+        "pending", description="claimed: on their way, without pages."
+    ),
+    limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
+    cursor: str | None = Query(None),
+) -> Response:
+    """With a filter a page may be short, or empty, and not the last one."""
+    who = require(request.scope, Role.READ)
+    at = desktop(request)
+    wanted = wire.to_filter(
+        due_from=due_from,
+        due_to=due_to,
+        id_prefix=id_prefix,
+        topic=topic,
+        now_ms=at.clock.now_ms(),
+    )
+    at.office.catch_up()
+    if state == "pending":
+        after = wire.from_cursor(cursor) if cursor else None
+        got = at.office.desk.page(wanted, count_max=limit, after=after)
+        found, next_cursor = got.schedules, wire.to_cursor(got.after)
+    else:
+        found, next_cursor = at.office.desk.claimed(count_max=limit), None
+    payload = at.shows_payload(who)
+    items = [wire.show(one, payload=payload) for one in found]
+    return answer({"items": items, "next_cursor": next_cursor})
+
+
+@router.post(
+    "/v1/schedules/{id:path}:deliver-now",
+    **documented("Make one due at once.", answers={200: "Answer"}, headers={"If-Match": IfMatch}),
+)
+def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers moved, delivering (it is on its way already) or unknown."""
+    who, at = require(request.scope, Role.WRITE), desktop(request)
+    changed = at.office.deliver_now(_id(request, cut=NOW), version=_if_match(request))
+    return _told(at, who, "deliver-now", changed)
+
+
+@router.get(
+    "/v1/schedules/{id:path}",
+    **documented(
+        "One schedule, pending or claimed.",
+        answers={200: "Schedule"},
+        headers={"If-None-Match": "Answer 304 if it is still this version."},
+    ),
+)
+def get(request: Request, id: str) -> Response:  # noqa: ARG001
+    """404 when it is unknown, delivered or cancelled. Its version is the ETag."""
+    who, at = require(request.scope, Role.READ), desktop(request)
+    found = at.office.get(_id(request))
+    if found is None:
+        raise Problem(404, "neither pending nor on its way: unknown, delivered or cancelled")
+    tag = {"ETag": f'"{found.version}"'}
+    if request.headers.get("if-none-match", "").strip() == tag["ETag"]:
+        return Response(status_code=304, headers=tag)
+    return answer(wire.show(found, payload=at.shows_payload(who)), headers=tag)
+
+
+@router.delete(
+    "/v1/schedules/{id:path}",
+    **documented("Take one back.", answers={200: "Answer"}, headers={"If-Match": IfMatch}),
+)
+def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers cancelled, delivering (too late) or unknown, and it is true."""
+    who, at = require(request.scope, Role.WRITE), desktop(request)
+    changed = at.office.cancel(_id(request), version=_if_match(request))
+    if changed.answer is Answer.CHANGED and not _if_match(request):
+        # Replaced between two looks, by somebody who has not read what we cancel.
+        changed = at.office.cancel(_id(request))
+    return _told(at, who, "cancel", changed)
+
+
+@router.patch(
+    "/v1/schedules/{id:path}",
+    **documented(
+        "Give one another due time.",
+        body={JSON: "NewTime"},
+        answers={200: "Answer"},
+        headers={"If-Match": IfMatch},
+    ),
+)
+async def move(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers moved, delivering (too late) or unknown. Times in the past mean now."""
+    who, at = require(request.scope, Role.WRITE), desktop(request)
+    due_ms = wire.decode(wire.When, await request.body()).resolve(now_ms=at.clock.now_ms())
+
+    def work() -> Response:
+        changed = at.office.move(_id(request), due_ms=due_ms, version=_if_match(request))
+        return _told(at, who, "reschedule", changed)
+
+    return await run_in_threadpool(work)
+
+
+def _told(at: Desktop, who: Identity, action: str, changed: Changed) -> Response:
+    """The answer to a change, which goes into the audit trail if it was made."""
+    if changed.answer is Answer.CHANGED:
+        raise Problem(412, "it has been changed since; read it again")
+    if changed.answer is Answer.BUSY:
+        raise Problem(503, "intake is far behind with the copies of changes; try again later")
+    body: dict[str, Any] = {"answer": changed.answer.value}
+    headers = {}
+    if changed.after is not None:
+        body |= {"due_ms": changed.after.due_ms, "due_at": wire.to_time(changed.after.due_ms)}
+        headers["ETag"] = f'"{changed.after.version}"'
+    if changed.answer in (Answer.CANCELLED, Answer.MOVED) and changed.before is not None:
+        at.bulk.note_one(who.name, action, changed)
+    return answer(body, headers=headers)
+
+
+def _id(request: Request, *, cut: str = "") -> bytes:
+    """The id in the path, byte for byte: ids need not be text."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path = unquote_to_bytes(raw.partition(b"?")[0])
+    found = path.partition(ONE.encode())[2].removesuffix(cut.encode())
+    if not found:
+        raise Problem(404, "expected an id behind /v1/schedules/")
+    return found
+
+
+def _if_match(request: Request) -> str:
+    """The version asked for; empty: any."""
+    given = request.headers.get("if-match", "").strip()
+    if given in ("", "*"):
+        return ""
+    tag = given.removeprefix("W/")
+    if len(tag) < 3 or tag[0] != '"' or tag[-1] != '"' or "," in tag:
+        raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
+    return tag[1:-1]
+
+
+def _quoted(schedule_id: bytes) -> str:
+    return quote_from_bytes(schedule_id, safe="")
+
+
+async def once(
+    request: Request, who: Identity, body: bytes, work: Callable[[], Awaitable[Response]]
+) -> Response:
+    """The answer to a request; with an Idempotency-Key the one given to the first such request."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return await work()
+    if not 0 < len(key) <= 255:
+        raise Problem(422, f"Idempotency-Key: expected 1 to 255 characters, got {len(key)}")
+    papers = desktop(request).papers
+    name = hashlib.sha256(f"{who.name}\0{key}".encode()).hexdigest()
+    asked = f"{request.method} {request.scope['path']}\0".encode() + body
+    digest = hashlib.sha256(asked).digest()
+    kept = await asyncio.to_thread(papers.begin_answer, name, digest)
+    if kept is not None:
+        if kept[:32] != digest:
+            raise Problem(422, "Idempotency-Key: used before with another request")
+        if len(kept) == 32:
+            raise Problem(409, "the first request with this Idempotency-Key is under way")
+        status, headers, content = msgspec.json.decode(kept[32:])
+        headers["Idempotency-Replayed"] = "true"
+        return Response(content, status_code=status, media_type=JSON, headers=headers)
+    try:
+        response = await work()
+    except BaseException:
+        with suppress(Exception):
+            await asyncio.to_thread(papers.drop_answer, name)
+        raise
+    where = {k: v for k, v in response.headers.items() if k in ("location", "etag")}
+    kept_answer = msgspec.json.encode((response.status_code, where, bytes(response.body).decode()))
+    await asyncio.to_thread(papers.keep_answer, name, digest, kept_answer)
+    return response

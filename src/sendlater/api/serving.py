@@ -1,0 +1,126 @@
+"""REST and the page in a process of their own, so that Python's lock is not shared with Spark's.
+
+The parent hands over the settings through standard input and keeps it open: when the parent ends,
+however it ends, the child reads its end and stops.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import structlog
+import uvicorn
+
+from sendlater.api.app import address_of, make_app
+from sendlater.clock import SystemClock
+from sendlater.config import Settings
+from sendlater.errors import SendlaterError
+from sendlater.limits import CONNECTIONS_COUNT_MAX
+
+READY = "sendlater-http-ready"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 30
+GRACE_S = 5
+"""How long requests under way may take when the process is asked to stop."""
+
+_log = structlog.get_logger()
+
+
+def server(settings: Settings, *, redis_url: str) -> uvicorn.Server:
+    """A server that is not running yet. Raises BadSettings, Unavailable."""
+    host, port = address_of(settings)
+    tls: dict[str, Any] = {}
+    if settings.http_cert is not None:
+        tls = {"ssl_certfile": str(settings.http_cert), "ssl_keyfile": str(settings.http_key)}
+    config = uvicorn.Config(
+        make_app(settings, redis_url=redis_url),
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        # No line for each request: ids are in paths, and nobody must find payloads in a log.
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_COUNT_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        **tls,
+    )
+    return uvicorn.Server(config)
+
+
+class HttpProcess:
+    """The child process."""
+
+    def __init__(self, settings: Settings, *, redis_url: str) -> None:
+        """Starts it and waits until it serves. Raises BadSettings, SendlaterError."""
+        address_of(settings)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sendlater.api.serving"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump((settings, redis_url), self._process.stdin)
+        self._process.stdin.flush()
+        line = self._process.stdout.readline().decode().strip()
+        if not line.startswith(READY):
+            self._process.wait(STOP_TIMEOUT_S)
+            raise SendlaterError(f"REST could not start: {line or 'see the log'}")
+        self.url = line.removeprefix(READY).strip()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is there."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ask it to end; requests under way are answered."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main() -> None:
+    """The child: settings from standard input, then serve until it ends."""
+    settings, redis_url = pickle.load(sys.stdin.buffer)
+    try:
+        serving = server(settings, redis_url=redis_url)
+    except SendlaterError as error:
+        print(str(error), flush=True)  # noqa: T201  (the parent reads it)
+        sys.exit(1)
+
+    def until_parent_ends() -> None:
+        sys.stdin.buffer.read()
+        serving.should_exit = True
+        # A request may hang on a broker that does not answer: do not outlive the parent for it.
+        time.sleep(STOP_TIMEOUT_S)
+        os._exit(1)
+
+    def tell() -> None:
+        deadline = SystemClock().now_ms() + START_TIMEOUT_S * 1_000
+        while not serving.started and SystemClock().now_ms() < deadline:
+            time.sleep(0.01)
+        scheme = "https" if settings.http_cert else "http"
+        host, port = serving.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"{READY} {scheme}://{shown}:{port}", flush=True)  # noqa: T201
+
+    threading.Thread(target=until_parent_ends, daemon=True).start()
+    threading.Thread(target=tell, daemon=True).start()
+    serving.run()
+
+
+if __name__ == "__main__":
+    main()

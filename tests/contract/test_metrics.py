@@ -1,0 +1,96 @@
+"""Metrics say what the store holds, and say so when it does not answer."""
+
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sendlater.clock import FixedClock
+from sendlater.errors import BadSettings, StoreUnavailable
+from sendlater.limits import OVERDUE_AFTER_MS
+from sendlater.metrics import MetricsServer, StoreMetrics
+from sendlater.model import Record, Schedule
+from sendlater.pending import Desk, Move, Pending
+from sendlater.pipeline.told import Told
+
+NOW_MS = 10_000_000
+
+
+def scrape(collector):
+    server = MetricsServer("127.0.0.1:0", collector)
+    try:
+        with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        server.close()
+    return {
+        (s.name, *sorted(s.labels.items())): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+@pytest.fixture
+def pending(redis_url, space):
+    return Pending.open(redis_url, space=space, shards=2)
+
+
+def put(pending, schedule_id, due_ms):
+    pending.put(Schedule(id=schedule_id, due_ms=due_ms, record=Record(topic="t", value=b"v")))
+
+
+def test_every_number_is_of_the_store(pending):
+    for n, due_ms in enumerate((NOW_MS - 90_000, NOW_MS - OVERDUE_AFTER_MS + 1, NOW_MS + 30_000)):
+        put(pending, b"%d" % n, due_ms)
+    put(pending, b"far", NOW_MS + 7_200_000)
+    put(pending, b"far", NOW_MS + 7_200_001)
+    put(pending, b"gone", NOW_MS)
+    desk = Desk(pending)
+    desk.cancel(b"gone")
+    desk.move(Move(b"far", NOW_MS + 7_200_002))
+    desk.tell({"rejected:no-time": 2}.items())
+    told = Told(pending.shards[1], FixedClock(NOW_MS))
+    told.delivered([b"a", b"b"], [NOW_MS - 250, NOW_MS], [b"orders", b"orders"])
+    told.flush()
+
+    got = scrape(StoreMetrics(pending, lag=lambda: {"in": 7}, clock=FixedClock(NOW_MS)))
+
+    assert got[("sendlater_up",)] == 1
+    assert got[("sendlater_pending",)] == 4
+    assert got[("sendlater_overdue",)] == 1
+    assert got[("sendlater_oldest_overdue_seconds",)] == 90
+    assert got[("sendlater_due", ("within", "1m"))] == 3
+    assert got[("sendlater_due", ("within", "1d"))] == 4
+    assert got[("sendlater_parked_total",)] == 6
+    assert got[("sendlater_replaced_total",)] == 1
+    assert got[("sendlater_cancelled_total",)] == 1
+    assert got[("sendlater_rescheduled_total",)] == 1
+    assert got[("sendlater_rejected_total", ("reason", "no-time"))] == 2
+    assert got[("sendlater_delivered_total", ("topic", "orders"))] == 2
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.2"))] == 1
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.5"))] == 2
+    assert got[("sendlater_lateness_seconds_count",)] == 2
+    assert got[("sendlater_lateness_seconds_sum",)] == 0.25
+    assert got[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
+    assert got[("sendlater_redis_memory_bytes",)] > 0
+
+
+def test_what_is_a_little_overdue_is_no_news(pending):
+    """Between falling due and being claimed a few milliseconds pass: no alert must see them."""
+    put(pending, b"a", NOW_MS - OVERDUE_AFTER_MS + 1)
+    got = scrape(StoreMetrics(pending, lag=dict, clock=FixedClock(NOW_MS)))
+    assert got[("sendlater_overdue",)] == 0
+    assert got[("sendlater_oldest_overdue_seconds",)] == 0
+
+
+def test_a_store_that_does_not_answer_is_a_metric_too(pending, monkeypatch):
+    def silent(self):
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(Pending, "counts", silent)
+    assert scrape(StoreMetrics(pending, lag=silent.__get__(pending)))[("sendlater_up",)] == 0
+
+
+def test_an_address_that_cannot_be_used_is_told_in_words(pending):
+    with pytest.raises(BadSettings, match="metrics_addr: cannot listen on 'nonsense'"):
+        MetricsServer("nonsense", StoreMetrics(pending, lag=dict))

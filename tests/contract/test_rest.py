@@ -1,0 +1,442 @@
+"""REST on a real Redis: what each route promises, without Spark."""
+
+import base64
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from starlette.testclient import TestClient
+
+from sendlater.api.access import new_token
+from sendlater.api.app import make_app
+from sendlater.config import Settings
+from sendlater.errors import BadSettings
+from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
+from sendlater.model import Record, Schedule
+from sendlater.pending import Batch, Pending
+
+HOUR_MS = 3_600_000
+FAR_MS = 1_900_000_000_000
+
+
+def settings_for(redis_url, space, **more):
+    return Settings(redis=redis_url, space=space, http_addr="127.0.0.1:0", **more)
+
+
+@pytest.fixture
+def api(redis_url, space):
+    app = make_app(settings_for(redis_url, space), redis_url=redis_url)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.fixture
+def pending(redis_url, space):
+    return Pending.open(redis_url, space=space, shards=2)
+
+
+def send(api, **given):
+    answer = api.post("/v1/schedules", json={"topic": "orders", "value": "v", **given})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def ids(page):
+    return [one["id"] for one in page.json()["items"]]
+
+
+def refused(answer, status, words):
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    assert words in problem["detail"], problem["detail"]
+    return problem
+
+
+# --- one schedule ---------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_shown_as_it_was_given(api):
+    made = send(
+        api,
+        id="a/b ü",
+        value={"n": 1.10},
+        key="k",
+        headers=[["tenant", "a"], ["tenant", None], {"name": "bin", "value_base64": "/w=="}],
+        due_ms=FAR_MS,
+        partition=3,
+    )
+    got = api.get("/v1/schedules/a%2Fb%20%C3%BC")
+    assert got.status_code == 200
+    shown = got.json()
+    assert shown["id"] == made["id"] == "a/b ü"
+    assert json.loads(shown["value"]) == {"n": 1.1}
+    assert shown["due_ms"] == FAR_MS
+    assert shown["due_at"] == "2030-03-17T17:46:40.000Z"
+    assert shown["headers"] == [
+        ["tenant", "a"],
+        ["tenant", None],
+        {"name": "bin", "value_base64": "/w=="},
+    ]
+    assert (shown["key"], shown["partition"], shown["state"]) == ("k", 3, "pending")
+    assert got.headers["etag"] == f'"{shown["version"]}"'
+
+
+def test_a_json_value_is_delivered_as_it_was_written(api, pending):
+    """Numbers keep every digit: nobody reads and writes them again on the way."""
+    body = b'{"topic": "t", "id": "x", "delay": "1h", "value": {"n": 1.000000000000000000001}}'
+    answer = api.post("/v1/schedules", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 201
+    assert pending.get(b"x").record.value == b'{"n": 1.000000000000000000001}'
+
+
+def test_bytes_that_are_no_text_come_and_go_as_base64(api):
+    raw = bytes(range(256))
+    packed = base64.b64encode(raw).decode()
+    answer = api.post(
+        "/v1/schedules",
+        json={"topic": "t", "id": "x", "value_base64": packed, "key_base64": "gA==", "delay": 60},
+    )
+    assert answer.status_code == 201
+    shown = api.get("/v1/schedules/x").json()
+    assert (shown["value_base64"], shown["key_base64"]) == (packed, "gA==")
+
+
+def test_an_id_that_is_no_text_can_be_asked_for(api, pending):
+    record = Record(topic="t", value=b"v")
+    pending.put(Schedule(id=b"\xff/\x00", due_ms=FAR_MS, record=record))
+    shown = api.get("/v1/schedules/%FF%2F%00").json()
+    assert base64.b64decode(shown["id_base64"]) == b"\xff/\x00"
+    assert api.delete("/v1/schedules/%FF%2F%00").json() == {"answer": "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "exactly one of due_at, due_ms and delay"),
+        ({"delay": 1, "due_ms": 5}, "exactly one of due_at, due_ms and delay"),
+        ({"delay": "soon"}, "expected a duration"),
+        ({"delay": -1}, "delay: expected zero or more"),
+        ({"due_at": "2030-01-01T00:00:00"}, "with a zone"),
+        ({"due_ms": -1}, "zero or more"),
+        ({"due_ms": 2**53}, "expected a time"),
+        ({"delay": "99999d"}, "expected a time within 3660 days"),
+        ({"delay": 1, "topic": "no spaces"}, "expected a topic name"),
+        ({"delay": 1, "id": ""}, "id: expected text"),
+        ({"delay": 1, "id": "x" * 513}, "at most 512 bytes"),
+        ({"delay": 1, "value": None}, "on an inbox that cancels"),
+        ({"delay": 1, "value_base64": "eA=="}, "exactly one of value and value_base64"),
+        ({"delay": 1, "key": "a", "key_base64": "eA=="}, "one of key and key_base64"),
+        ({"delay": 1, "headers": [["", "x"]]}, "names that are not empty"),
+        ({"delay": 1, "partition": -1}, "partition of zero or more"),
+        ({"delay": 1, "nonsense": 1}, "unknown field"),
+        ({"delay": 1, "value": "x" * 1_000_001}, "expected at most 1000000 bytes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(api, given, words):
+    body = {"topic": "t", "value": "v", **given}
+    refused(api.post("/v1/schedules", json=body), 422, words)
+
+
+def test_a_body_that_is_no_json_or_too_large_or_of_another_kind_is_refused(api):
+    json_type = {"content-type": "application/json"}
+    refused(api.post("/v1/schedules", content=b"{", headers=json_type), 400, "expected JSON")
+    xml = {"content-type": "text/xml"}
+    refused(api.post("/v1/schedules", content=b"<a/>", headers=xml), 415, "got text/xml")
+    large = {**json_type, "content-length": str(BODY_BYTES_MAX + 1)}
+    refused(api.post("/v1/schedules", content=b"x", headers=large), 413, "expected a body of")
+    refused(api.get("/v1/nothing"), 404, "Not Found")
+    refused(api.put("/v1/schedules"), 405, "Method Not Allowed")
+
+
+def test_a_past_time_means_now(api):
+    before_ms = time.time_ns() // 1_000_000
+    assert send(api, due_at="2001-01-01T00:00:00Z")["due_ms"] >= before_ms
+
+
+def test_answers_to_changes_are_true(api, pending):
+    send(api, id="a", delay="1h")
+    moved = api.patch("/v1/schedules/a", json={"due_ms": FAR_MS})
+    assert moved.json() == {
+        "answer": "moved",
+        "due_ms": FAR_MS,
+        "due_at": "2030-03-17T17:46:40.000Z",
+    }
+    assert api.get("/v1/schedules/a").json()["due_ms"] == FAR_MS
+    assert api.delete("/v1/schedules/a").json() == {"answer": "cancelled"}
+    assert api.delete("/v1/schedules/a").json() == {"answer": "unknown"}
+    assert api.patch("/v1/schedules/a", json={"delay": 1}).json() == {"answer": "unknown"}
+    refused(api.get("/v1/schedules/a"), 404, "neither pending nor on its way")
+    send(api, id="b", delay="1h")
+    assert api.post("/v1/schedules/b:deliver-now").json()["answer"] == "moved"
+    owner = pending.fence()
+    batch = Batch(lane=0, run=pending.open_lane(0, owner=owner), end_ms=FAR_MS)
+    pending.shard_of(b"b").claim(batch, owner=owner, now_ms=FAR_MS, count_max=5)
+    assert api.post("/v1/schedules/b:deliver-now").json() == {"answer": "delivering"}
+    assert api.delete("/v1/schedules/b").json() == {"answer": "delivering"}
+    assert api.get("/v1/schedules/b").json()["state"] == "claimed"
+    assert ids(api.get("/v1/schedules?state=claimed")) == ["b"]
+
+
+def test_a_change_can_be_made_only_to_the_version_that_was_read(api):
+    send(api, id="a", delay="1h")
+    tag = api.get("/v1/schedules/a").headers["etag"]
+    assert api.get("/v1/schedules/a", headers={"If-None-Match": tag}).status_code == 304
+    moved = api.patch("/v1/schedules/a", json={"delay": "2h"}, headers={"If-Match": tag})
+    assert moved.json()["answer"] == "moved"
+    stale = {"If-Match": tag}
+    refused(api.patch("/v1/schedules/a", json={"delay": 1}, headers=stale), 412, "changed since")
+    refused(api.delete("/v1/schedules/a", headers=stale), 412, "changed since")
+    refused(api.post("/v1/schedules/a:deliver-now", headers=stale), 412, "changed since")
+    fresh = {"If-Match": moved.headers["etag"]}
+    assert api.delete("/v1/schedules/a", headers=fresh).json() == {"answer": "cancelled"}
+
+
+def test_a_repeated_request_with_its_key_is_answered_once(api, pending):
+    key = {"Idempotency-Key": "k1"}
+    body = {"topic": "t", "value": "v", "delay": "1h"}
+    first = api.post("/v1/schedules", json=body, headers=key)
+    again = api.post("/v1/schedules", json=body, headers=key)
+    assert again.status_code == 201
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["location"] == first.headers["location"]
+    assert pending.counts()["pending"] == 1
+    other = {**body, "value": "w"}
+    refused(api.post("/v1/schedules", json=other, headers=key), 422, "used before with another")
+    refused(api.post("/v1/schedules", json={}, headers={"Idempotency-Key": "k2"}), 422, "topic")
+    mended = api.post("/v1/schedules", json=body, headers={"Idempotency-Key": "k2"})
+    assert mended.status_code == 201, "a key whose request was refused is free again"
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def test_many_come_as_lines_and_bad_ones_are_told_by_number(api, pending):
+    lines = [
+        json.dumps({"topic": "t", "value": "v", "id": f"n{n}", "delay": 60 + n}) for n in range(3)
+    ]
+    lines[1] = '{"topic": "t"}'
+    content = "\n".join([*lines, "", "no json"]).encode()
+    got = api.post(
+        "/v1/schedules", content=content, headers={"content-type": "application/x-ndjson"}
+    )
+    assert got.status_code == 200
+    told = got.json()
+    assert told["accepted"] == 2
+    assert told["ids"] == ["n0", None, "n2", None]
+    assert [one["line"] for one in told["refused"]] == [2, 4]
+    assert pending.counts()["pending"] == 2
+
+
+def test_pages_show_each_once_with_every_filter(api, pending):
+    for n in range(25):
+        topic = "even" if n % 2 == 0 else "odd"
+        send(api, id=f"{'ab'[n % 2]}{n:02}", topic=topic, due_ms=FAR_MS + n * 1000)
+    found, query = [], {"limit": 7}
+    while True:
+        page = api.get("/v1/schedules", params=query)
+        found += ids(page)
+        if page.json()["next_cursor"] is None:
+            break
+        query["cursor"] = page.json()["next_cursor"]
+    assert found == [f"{'ab'[n % 2]}{n:02}" for n in range(25)]
+    assert len(ids(api.get("/v1/schedules", params={"topic": "odd"}))) == 12
+    assert len(ids(api.get("/v1/schedules", params={"id_prefix": "a"}))) == 13
+    within = {"due_from": "2030-03-17T17:46:42Z", "due_to": "2030-03-17T17:46:45Z"}
+    assert ids(api.get("/v1/schedules", params=within)) == ["a02", "b03", "a04"]
+    refused(api.get("/v1/schedules", params={"limit": 1001}), 422, "limit")
+    refused(api.get("/v1/schedules", params={"cursor": "x"}), 422, "cursor: expected one")
+    refused(api.get("/v1/schedules", params={"due_from": "noon"}), 422, "expected an RFC 3339")
+
+
+def test_a_bulk_change_is_counted_first_then_made_then_undone(api, pending):
+    for n in range(20):
+        send(api, id=f"n{n:02}", topic="ab"[n % 2], due_ms=FAR_MS + n)
+    dry = api.post("/v1/schedules:cancel", json={"topic": "a", "dry_run": True}).json()
+    assert (dry["matched"], dry["changed"], dry["audit_id"]) == (10, 0, None)
+    assert pending.counts()["pending"] == 20
+    done = api.post("/v1/schedules:cancel", json={"topic": "a"}).json()
+    assert done["answers"] == {"cancelled": 10}
+    assert pending.counts()["pending"] == 10
+    (entry,) = api.get("/v1/audit").json()["items"][:1]
+    assert (entry["action"], entry["count"], entry["who"]) == ("cancel", 10, "local")
+    assert entry["what"] == {"topic": "a"}
+    assert entry["can_undo"]
+    back = api.post(f"/v1/audit/{entry['id']}:undo").json()
+    assert back["answers"] == {"restored": 10}
+    assert api.get("/v1/schedules/n00").json()["due_ms"] == FAR_MS
+    refused(api.post(f"/v1/audit/{entry['id']}:undo"), 404, "undone already")
+
+
+def test_a_spike_can_be_shifted_spread_and_put_back(api):
+    for n in range(10):
+        send(api, id=f"n{n}", due_ms=FAR_MS)
+    shifted = api.post("/v1/schedules:reschedule", json={"shift": "2h"}).json()
+    assert shifted["answers"] == {"moved": 10}
+    due = [one["due_ms"] for one in api.get("/v1/schedules").json()["items"]]
+    assert due == [FAR_MS + 2 * HOUR_MS] * 10
+    spread = api.post("/v1/schedules:reschedule", json={"spread": 100, "id_prefix": "n"}).json()
+    due = [one["due_ms"] for one in api.get("/v1/schedules").json()["items"]]
+    assert due == [FAR_MS + 2 * HOUR_MS + n * 10_000 for n in range(10)]
+    undone = api.post(f"/v1/audit/{spread['audit_id']}:undo").json()
+    assert undone["answers"] == {"moved": 10}
+    api.patch("/v1/schedules/n0", json={"due_ms": FAR_MS + 5})
+    undone = api.post(f"/v1/audit/{shifted['audit_id']}:undo").json()
+    assert undone["answers"] == {"changed": 1, "moved": 9}, "what was changed since stays"
+
+
+def test_bulk_by_ids_and_bulk_refusals(api):
+    send(api, id="a", delay="1h")
+    got = api.post("/v1/schedules:deliver-now", json={"ids": ["a", "zz"]}).json()
+    assert got["answers"] == {"unknown": 1, "moved": 1}
+    both = {"ids": ["a"], "topic": "t"}
+    refused(api.post("/v1/schedules:cancel", json=both), 422, "either ids or a filter")
+    many = {"ids": ["a"] * (BULK_IDS_MAX + 1)}
+    refused(api.post("/v1/schedules:cancel", json=many), 422, "at most")
+    refused(api.post("/v1/schedules:reschedule", json={}), 422, "exactly one of shift")
+
+
+def test_a_single_change_is_audited_and_can_be_undone(api):
+    send(api, id="a", due_ms=FAR_MS, key="k", headers=[["h", "1"]])
+    before = api.get("/v1/schedules/a").json()
+    api.patch("/v1/schedules/a", json={"due_ms": FAR_MS + 1})
+    api.delete("/v1/schedules/a")
+    cancel, move = api.get("/v1/audit").json()["items"]
+    assert (cancel["action"], move["action"]) == ("cancel", "reschedule")
+    assert api.post(f"/v1/audit/{cancel['id']}:undo").json()["answers"] == {"restored": 1}
+    assert api.post(f"/v1/audit/{move['id']}:undo").json()["answers"] == {"moved": 1}
+    assert api.get("/v1/schedules/a").json() == before
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def test_numbers_are_true(api):
+    for n in range(10):
+        send(api, due_ms=FAR_MS + n, topic="ab"[n % 2])
+    send(api, delay="30s")
+    stats = api.get("/v1/stats").json()
+    assert (stats["pending"], stats["due"]["1m"], stats["overdue"]) == (11, 1, 0)
+    assert stats["why"] == ["No service has run on this store yet: nothing is delivered."]
+    whole = api.get("/v1/histogram", params={"buckets": 2}).json()
+    assert whole["counts"] == [1, 10]
+    spike = {"due_from": str(FAR_MS // 1000), "due_to": str(FAR_MS / 1000 + 0.01), "buckets": 10}
+    narrow = api.get("/v1/histogram", params=spike).json()
+    assert narrow["counts"] == [1] * 10
+    assert narrow["topics"] == {"a": [1, 0] * 5, "b": [0, 1] * 5}
+    assert "sendlater_pending 11.0" in api.get("/metrics").text
+    assert api.get("/healthz").text == "ok\n"
+    assert api.get("/readyz").text == "ready\n"
+
+
+# --- who may what ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(redis_url, space, tmp_path):
+    """A client without a token, and a token for each role."""
+    tokens, lines = {}, ["# who may what"]
+    for role in ("read", "write", "admin"):
+        tokens[role], line = new_token(f"{role}er", role)
+        lines.append(line)
+    file = tmp_path / "tokens"
+    file.write_text("\n".join(lines))
+    settings = settings_for(redis_url, space, http_tokens=file, http_payload_role="write")
+    with TestClient(make_app(settings, redis_url=redis_url), base_url="http://127.0.0.1") as client:
+        yield client, tokens, file
+
+
+def test_each_role_may_what_those_before_it_may(guarded):
+    client, tokens, _ = guarded
+    asked = [
+        ("read", "GET", "/v1/schedules"),
+        ("read", "GET", "/v1/stats"),
+        ("read", "GET", "/metrics"),
+        ("write", "POST", "/v1/schedules"),
+        ("write", "DELETE", "/v1/schedules/a"),
+        ("write", "PATCH", "/v1/schedules/a"),
+        ("admin", "POST", "/v1/schedules:cancel"),
+        ("admin", "POST", "/v1/audit/x:undo"),
+        ("admin", "POST", "/v1/records:redrive"),
+    ]
+    order = ["read", "write", "admin"]
+    for needed, method, path in asked:
+        refused(client.request(method, path), 401, "expected a known token")
+        for role in order:
+            headers = {"Authorization": f"Bearer {tokens[role]}"}
+            status = client.request(method, path, headers=headers, content=b"{}").status_code
+            allowed = order.index(role) >= order.index(needed)
+            assert (status == 403) != allowed, (role, method, path, status)
+            assert status != 401
+    assert client.get("/healthz").status_code == 200
+    wrong = {"Authorization": "Bearer wrong"}
+    refused(client.get("/v1/stats", headers=wrong), 401, "known token")
+
+
+def test_a_token_is_let_in_and_shut_out_by_its_line_alone(guarded):
+    client, tokens, file = guarded
+    headers = {"Authorization": f"Bearer {tokens['read']}"}
+    assert client.get("/v1/stats", headers=headers).status_code == 200
+    assert tokens["read"] not in file.read_text()
+    file.write_text("")
+    refused(client.get("/v1/stats", headers=headers), 401, "known token")
+
+
+def test_payloads_are_shown_from_a_role_on(guarded):
+    client, tokens, _ = guarded
+    writer = {"Authorization": f"Bearer {tokens['write']}"}
+    reader = {"Authorization": f"Bearer {tokens['read']}"}
+    body = {"topic": "t", "value": "secret", "key": "k", "id": "a", "delay": "1h"}
+    assert client.post("/v1/schedules", json=body, headers=writer).status_code == 201
+    assert client.get("/v1/schedules/a", headers=writer).json()["value"] == "secret"
+    for path in ("/v1/schedules/a", "/v1/schedules"):
+        assert "secret" not in client.get(path, headers=reader).text
+    refused(client.get("/v1/records?search=s", headers=reader), 403, "shown payloads")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+    ],
+)
+def test_a_page_of_another_site_can_do_nothing(api, headers):
+    """Nobody asks for a token here: what a browser says of where it comes from must do."""
+    send(api, id="a", delay="1h")
+    refused(api.delete("/v1/schedules/a", headers=headers), 403, "expected")
+    assert api.get("/v1/schedules/a").status_code == 200
+    assert api.delete("/v1/schedules/a", headers={"Sec-Fetch-Site": "same-origin"}).json()
+
+
+def test_an_open_door_without_tokens_is_refused(redis_url, space):
+    settings = Settings(redis=redis_url, space=space, http_addr="0.0.0.0:0")
+    with pytest.raises(BadSettings, match="reached from other machines: expected http_tokens"):
+        make_app(settings, redis_url=redis_url)
+
+
+def test_a_request_of_many_threads_is_answered_each_with_its_own(api, pending):
+    """The writer gathers requests of many; each must get its own answer."""
+
+    def one(number):
+        body = {"topic": "t", "value": "v", "id": f"n{number}", "delay": 3_600}
+        return api.post("/v1/schedules", json=body).json()["id"]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert list(threads.map(one, range(300))) == [f"n{n}" for n in range(300)]
+    assert pending.counts()["pending"] == 300
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere(api):
+    page = api.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "https://" not in page.text.replace("https://datatracker", "")
+    for path in api.get("/openapi.json").json()["paths"]:
+        assert path in page.text

@@ -12,13 +12,15 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sendlater.canary import Canary
 from sendlater.client.brokers import open_broker, open_topics
+from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
 from sendlater.errors import Fenced, SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.local.installation import Installation
 from sendlater.metrics import MetricsServer, StoreMetrics, intake_lag
-from sendlater.pending import Batch, Pending
+from sendlater.pending import Batch, Desk, Pending
 from sendlater.pipeline.delivery import start_lane
 from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
 from sendlater.pipeline.kafka_topics import KafkaTopics
@@ -62,6 +64,7 @@ class Service:
         self._spark: SparkSession | None = None
         self._targets: Targets | None = None
         self._metrics: MetricsServer | None = None
+        self._canary: Canary | None = None
         self._workers: list[Worker] = []
         self._scratch = settings.data_dir / "checkpoints" / settings.space
         self._checkpoint = 0
@@ -101,6 +104,9 @@ class Service:
             self._start(worker)
         if settings.metrics_addr:
             self._metrics = self._serve_metrics()
+        if settings.canary_topic:
+            self._canary = Canary(settings, redis_url=self.installation.redis_url)
+            self._canary.start()
 
     def _serve_metrics(self) -> MetricsServer:
         settings, redis_url = self.settings, self.installation.redis_url
@@ -230,6 +236,7 @@ class Service:
         """Notice a takeover, and a store that came back older than it was."""
         self._require_owner()
         try:
+            self._beat()
             seen = self.pending.positions()
         except Exception as error:
             _log.warning("the store does not answer", cause=str(error))
@@ -242,6 +249,11 @@ class Service:
             if intake.query is not None:
                 intake.query.stop()
                 intake.query, intake.next_s = None, 0.0
+
+    def _beat(self) -> None:
+        """Tell the page that this service lives, and which of its queries run."""
+        running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
+        Desk(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})
 
     # --- stopping -------------------------------------------------------------------------------
 
@@ -303,6 +315,8 @@ class Service:
         """At once: queries and Spark end, nothing is settled."""
         if self._metrics is not None:
             self._metrics.close()
+        if self._canary is not None:
+            self._canary.stop()
         if self._targets is not None:
             self._targets.stop()
         for worker in self._workers:

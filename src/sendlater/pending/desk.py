@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -254,11 +254,11 @@ class Desk:
         """Add to counters; names are `kind:what`, see lua/tell.lua for what bounds them."""
         tell(self.pending.shards[0], dict(counts))
 
-    def note(self, name: str, value: int) -> None:
-        """Set a number that is no counter."""
+    def note(self, numbers: Mapping[str, int]) -> None:
+        """Set numbers that are no counters."""
         shard = self.pending.shards[0]
         with answering():
-            shard.client.hset(shard.keys["tally"], name, value)
+            shard.client.hset(shard.keys["tally"], mapping=dict(numbers))
 
     def memory(self) -> tuple[int, int]:
         """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over a cluster's nodes."""

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help setup demo test unit contract story chaos bench check format lock clean
+.PHONY: help setup demo test unit contract story chaos bench check format screenshots alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -47,6 +47,12 @@ check: setup ## Format, lint and types
 format: setup ## Rewrite the sources in the house format
 	$(BIN)/ruff format -q src tests
 	$(BIN)/ruff check -q --fix src tests
+
+screenshots: setup ## Pictures of the page for docs/ (needs chromium)
+	$(BIN)/python tests/screenshots.py docs/images
+
+alerts: ## Test the alert rules (needs promtool)
+	cd deploy/prometheus && promtool test rules sendlater.rules.test.yml
 
 lock: ## Pin the environment again, with hashes and without addresses
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra demo --group dev pyproject.toml -o requirements.txt

@@ -104,6 +104,7 @@ class Service:
             self._start(worker)
         if settings.metrics_addr:
             self._metrics = self._serve_metrics()
+            _log.info("metrics are served", port=self._metrics.port)
         if settings.canary_topic:
             self._canary = Canary(settings, redis_url=self.installation.redis_url)
             self._canary.start()

@@ -1,5 +1,7 @@
 """Metrics say what the store holds, and say so when it does not answer."""
 
+import re
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -73,6 +75,16 @@ def test_every_number_is_of_the_store(pending):
     assert got[("sendlater_lateness_seconds_sum",)] == 0.25
     assert got[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
     assert got[("sendlater_redis_memory_bytes",)] > 0
+
+
+def test_the_reference_names_each_metric_and_no_other(pending):
+    Desk(pending).note({"canary-at-ms": NOW_MS, "canary-late-ms": 3})
+    page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+    documented = set(re.findall(r"^\| `(sendlater_\w+)", page.read_text(), re.MULTILINE))
+    got = scrape(StoreMetrics(pending, lag=lambda: {"in": 0}, clock=FixedClock(NOW_MS)))
+    families = {re.sub("_(bucket|count|sum|created)$", "", name) for name, *_ in got}
+    # Without a sample there is no name: nothing has been delivered or rejected here.
+    assert families | {"sendlater_delivered_total", "sendlater_rejected_total"} == documented
 
 
 def test_what_is_a_little_overdue_is_no_news(pending):

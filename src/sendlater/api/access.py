@@ -14,6 +14,7 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sendlater.api.problems import Problem, problem_response
@@ -24,7 +25,7 @@ SESSION_S = 12 * 3_600
 """How long a sign-in lasts."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
-OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/static/")
+OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/sign-out", "/static/")
 """What needs no token."""
 TOKEN_BYTES = 32
 _LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64})\s+(read|write|admin)\s+([0-9a-f]{64})")
@@ -154,7 +155,10 @@ class Gate:
             if scope["method"] not in SAFE:
                 _require_same_site(scope["who"], headers)
         except Problem as problem:
-            await problem_response(problem)(scope, receive, send)
+            answer = problem_response(problem)
+            if problem.status == 401 and "text/html" in headers.get(b"accept", ""):
+                answer = RedirectResponse("/sign-in", 303)
+            await answer(scope, receive, send)
             return
         await self.app(scope, receive, send)
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
-from sendlater.api import operations, problems, reference, schedules
+from sendlater.api import operations, page, problems, reference, schedules
 from sendlater.api.access import LOOPBACK, Gate
 from sendlater.api.desktop import Desktop
 from sendlater.api.documented import describe
@@ -68,6 +68,7 @@ def make_app(settings: Settings, *, redis_url: str) -> ASGIApp:
     app.include_router(operations.router)
     app.include_router(schedules.router)
     app.include_router(reference.router)
+    app.include_router(page.router)
     describe(app, with_tokens=desktop.tokens.asked)
     gate = Gate(
         Bounded(app),

@@ -35,6 +35,9 @@ class Desktop:
         lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
         self.metrics = StoreMetrics(self.pending, lag=lag, clock=self.clock)
         self.watch = Watch(self.office.desk, lag=lag, clock=self.clock)
+        self.listeners = 0
+        """Pages that are updated live."""
+        self.stopping = False
         self._writer: Writer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -54,6 +57,7 @@ class Desktop:
 
     def stop(self) -> None:
         """End the threads, once what was handed over has been written."""
+        self.stopping = True
         self.watch.stop()
         if self._writer is not None:
             self._writer.close()

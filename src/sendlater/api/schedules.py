@@ -112,6 +112,7 @@ def page(
     due_to: str | None = Query(None, description="The same; not included."),
     id_prefix: str | None = Query(None),
     topic: str | None = Query(None),
+    caller: str | None = Query(None, description="As header CALLER_SERVICE says."),
     state: Literal["pending", "claimed"] = Query(
         "pending", description="claimed: on their way, without pages."
     ),
@@ -136,6 +137,8 @@ def page(
     else:
         found, next_cursor = at.office.desk.claimed(count_max=limit), None
     payload = at.shows_payload(who)
+    if caller:
+        found = [one for one in found if wire.caller_of(one.record.headers) == caller]
     items = [wire.show(one, payload=payload) for one in found]
     return answer({"items": items, "next_cursor": next_cursor})
 

@@ -1,8 +1,9 @@
 """Commands that look after an installation: doctor, config."""
 
 import json
+from typing import Literal
 
-from sendlater.cli.door import FAILED, HERE, OK, Connection, Json, app, config_app, out
+from sendlater.cli.door import FAILED, HERE, OK, Connection, Json, app, config_app, err, out
 
 
 @app.command
@@ -27,6 +28,23 @@ def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
             if finding.ok is not True and finding.mend:
                 out.print(f"      {finding.mend}")
     return worst
+
+
+@app.command
+def token(name: str, *, role: Literal["read", "write", "admin"] = "read") -> int:
+    """Make a token for REST and the page: it is shown once, its line goes into http_tokens.
+
+    Parameters
+    ----------
+    name: Whose it is; shown in the audit trail.
+    role: read looks, write changes single schedules, admin changes many and undoes.
+    """
+    from sendlater.api.access import new_token
+
+    made, line = new_token(name, role)
+    out.print(line, highlight=False)
+    err.print(f"the token, shown only now: {made}", highlight=False)
+    return OK
 
 
 @config_app.command(name="show")

@@ -1,0 +1,104 @@
+import { $, ask, body, can, confirmed, count, el, guard, onStats, query, say, span, time } from "./shared.js";
+import { drawTimeline, onSelect, clearSelection } from "./timeline.js";
+
+const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to"];
+const form = $("#filter");
+let next = null;
+
+// --- numbers ---
+function tile(name, value, told, more = "") {
+  return el("div", { class: `tile ${more}`, id: `tile-${name}` }, el("span", {}, told), el("b", {}, value));
+}
+function showStats(s) {
+  const late = s.late_ms || {};
+  $("#tiles").replaceChildren(
+    tile("late", `${span(late.p50)} / ${span(late.p99)}`, "late, p50 / p99", "first"),
+    tile("pending", count(s.pending), "pending"),
+    tile("minute", count(s.due["1m"]), "due within a minute"),
+    tile("hour", count(s.due["1h"]), "within an hour"),
+    tile("day", count(s.due["1d"]), "within a day"),
+    tile("overdue", count(s.overdue), "overdue", s.overdue ? "bad" : ""),
+    tile("oldest", s.overdue ? span(s.oldest_overdue_ms) : "-", "oldest overdue", s.overdue ? "bad" : ""),
+    tile("rate", count(s.delivered_per_s), "delivered a second"),
+    tile("rejected", count(s.rejected), "rejected", s.rejected ? "bad" : ""),
+    tile("redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, "Redis", s.error ? "bad" : ""),
+    tile("broker", s.intake_lag === null ? "no answer" : "answers", "broker", s.intake_lag === null ? "bad" : ""),
+    tile("lag", s.intake_lag ? count(Object.values(s.intake_lag).reduce((a, b) => a + b, 0)) : "-", "intake lag"),
+    tile("lanes", workers(s), "queries running", s.service_heard_ms == null || s.service_heard_ms > 10000 ? "bad" : ""),
+  );
+  $("#why").replaceChildren(...s.why.map((sentence) => el("li", {}, sentence)));
+}
+function workers(s) {
+  const all = Object.values(s.workers || {});
+  if (s.service_heard_ms == null || s.service_heard_ms > 10000) return "none";
+  return `${all.filter(Boolean).length} of ${all.length}`;
+}
+
+// --- table ---
+const chosen = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
+function fillForm() {
+  const given = new URLSearchParams(location.search);
+  for (const name of FIELDS) form.elements[name].value = given.get(name) || "";
+}
+function remember(cursor) {
+  const told = query({ ...chosen(), cursor });
+  history.pushState(null, "", told ? `?${told}` : location.pathname);
+}
+async function showPage() {
+  const cursor = new URLSearchParams(location.search).get("cursor");
+  const got = await ask("GET", "/v1/schedules?" + query({ ...chosen(), cursor, limit: 50 }));
+  next = got.next_cursor;
+  $("#schedules tbody").replaceChildren(...got.items.map((one) => el("tr", {},
+    el("td", { class: "cut" }, el("a", { href: "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 }) }, one.id)),
+    el("td", { class: "time" }, time(one.due_ms)),
+    el("td", {}, one.topic), el("td", {}, one.caller || ""), el("td", {}, count(one.value_bytes)),
+    el("td", { class: "cut" }, (one.value ?? (one.value_base64 ? "(bytes)" : can.payload ? "" : "(hidden)")).slice(0, 120)))));
+  $("#next").disabled = !next;
+  $("#page-note").textContent = `${got.items.length} shown${next ? "; there are more" : ""}`;
+}
+form.addEventListener("submit", guard(async (event) => { event.preventDefault(); remember(null); await showPage(); }));
+$("#next").addEventListener("click", guard(async () => { remember(next); await showPage(); }));
+$("#first").addEventListener("click", guard(async () => { remember(null); await showPage(); }));
+addEventListener("popstate", guard(async () => { fillForm(); await showPage(); }));
+
+// --- what is done to all that match ---
+function selection() {
+  const { caller, ...rest } = chosen();
+  if (caller) throw new Error("clear the caller first: it filters what is shown only");
+  if (!Object.values(rest).some(Boolean)) throw new Error("select something first: drag over the chart, or filter");
+  return Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
+}
+function deed(label, path, more, words) {
+  return el("button", { type: "button", onclick: guard(async () => {
+    const given = { ...selection(), ...more() };
+    const dry = await ask("POST", path, { ...given, dry_run: true });
+    if (!(await confirmed(`${label}: ${count(dry.matched)} schedules`, `${words} It goes into the audit trail.`))) return;
+    const done = await ask("POST", path, given);
+    say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`);
+    await Promise.all([showPage(), drawTimeline()]);
+  }) }, label);
+}
+if (can.admin) {
+  const by = el("input", { id: "by", value: "1h", size: 6, "aria-label": "how long, for shift and spread" });
+  $("#actions").append(
+    deed("Cancel all", "/v1/schedules:cancel", () => ({}), "All of them are taken back; this can be undone."),
+    deed("Deliver all now", "/v1/schedules:deliver-now", () => ({}), "All of them are delivered at once; this cannot be undone."),
+    deed("Shift all by", "/v1/schedules:reschedule", () => ({ shift: by.value }), "Each gets a later (or earlier) due time; this can be undone."),
+    deed("Spread all over", "/v1/schedules:reschedule", () => ({ spread: by.value }), "They are spread evenly, from the first one's due time on; this can be undone."),
+    by);
+}
+
+onSelect(guard(async (from, to) => {
+  form.elements.due_from.value = from || "";
+  form.elements.due_to.value = to || "";
+  remember(null);
+  await showPage();
+}));
+$("#clear").addEventListener("click", () => clearSelection());
+
+fillForm();
+guard(async () => { showStats(await ask("GET", "/v1/stats")); })();
+guard(showPage)();
+guard(drawTimeline)();
+onStats(showStats);
+void body;

@@ -97,7 +97,7 @@ def opened(browser, installation, role="admin", **more):
     page.on(
         "request", lambda r: elsewhere.append(r.url) if elsewhere_of(r.url, installation) else 0
     )
-    page.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
+    page.on("console", lambda m: faults.append(m.text) if is_fault(m) else None)
     page.on("pageerror", lambda e: faults.append(str(e)))
     page.goto("/")
     expect(page).to_have_url(re.compile("/sign-in$"))
@@ -108,6 +108,11 @@ def opened(browser, installation, role="admin", **more):
     context.close()
     assert not elsewhere
     assert not faults
+
+
+def is_fault(message):
+    """An answer of 403 or 404 is told there too, and asked for here."""
+    return message.type == "error" and "status of 40" not in message.text
 
 
 def elsewhere_of(url, installation):
@@ -232,10 +237,11 @@ def test_a_schedule_is_shown_whole_and_changed(page, installation):
     wait_until(lambda: installation.pending.get(b"one") is None, "it was delivered")
 
     def delivered():
-        page.reload()
-        return "produced to emails" in page.locator("#life").inner_text()
+        return page.request.get("/v1/deliveries?search=one").json()["items"]
 
-    wait_until(delivered, "the page tells of the delivery")
+    wait_until(delivered, "the lane told of it")
+    page.reload()
+    expect(page.locator("#life")).to_contain_text("produced to emails")
     page.goto("/history?search=one")
     expect(page.locator("#deliveries tbody tr").first).to_contain_text("emails")
 
@@ -249,10 +255,10 @@ def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, install
     wait_until(lambda: installation.pending.counts()["rejected"], "it was rejected")
 
     def listed():
-        page.goto("/rejected?search=no+time")
-        return page.locator("#records tbody tr").count() > 0
+        return page.request.get("/v1/records?search=no+time").json()["items"]
 
     wait_until(listed, "it is on the rejected topic")
+    page.goto("/rejected?search=no+time")
     row = page.locator("#records tbody tr").first
     expect(row).to_contain_text("no-time")
     row.get_by_role("checkbox").check()

@@ -33,8 +33,8 @@ export function say(text, bad = false) {
   place.className = bad ? "bad" : "good";
 }
 
-export const guard = (work) => async (event) => {
-  try { await work(event); } catch (error) { say(error.message, true); }
+export const guard = (work) => async (...given) => {
+  try { await work(...given); } catch (error) { say(error.message, true); }
 };
 
 export function query(values) {

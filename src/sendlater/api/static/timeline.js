@@ -47,7 +47,7 @@ export async function drawTimeline() {
   const top = Math.max(...got.counts, got.overdue, 1);
   if (drain <= 5 * top) bars.push({ type: "scatter", mode: "lines", name: `drain rate, ${count(got.drain_per_s)}/s`, x: [middle[0], middle.at(-1)], y: [drain, drain], line: { dash: "dot", color: colour("--soft") } });
   const layout = {
-    barmode: "stack", bargap: 0, margin: { l: 60, r: 12, t: 8, b: 36 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    barmode: "stack", bargap: 0, margin: { l: 60, r: 12, t: 32, b: 36 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("--text") }, dragmode: "select", selectdirection: "h", showlegend: true, legend: { orientation: "h", y: 1.12 }, uirevision: range,
     xaxis: { type: "date", gridcolor: colour("--line") }, yaxis: { type: $("#log").checked ? "log" : "linear", gridcolor: colour("--line"), fixedrange: true },
     selections: selected ? [{ type: "rect", xref: "x", yref: "paper", x0: selected[0], x1: selected[1], y0: 0, y1: 1 }] : [],

@@ -65,8 +65,8 @@ def make_app(settings: Settings, *, redis_url: str) -> ASGIApp:
     )
     app.state.desktop = desktop
     problems.install(app)
+    app.include_router(schedules.router)  # first: routes are tried in order
     app.include_router(operations.router)
-    app.include_router(schedules.router)
     app.include_router(reference.router)
     app.include_router(page.router)
     describe(app, with_tokens=desktop.tokens.asked)

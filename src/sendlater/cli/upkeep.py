@@ -34,16 +34,15 @@ def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
 def token(name: str, *, role: Literal["read", "write", "admin"] = "read") -> int:
     """Make a token for REST and the page: it is shown once, its line goes into http_tokens.
 
-    Parameters
-    ----------
-    name: Whose it is; shown in the audit trail.
-    role: read looks, write changes single schedules, admin changes many and undoes.
+    Args:
+        name: Whose it is; shown in the audit trail.
+        role: read looks, write changes single schedules, admin changes many and undoes.
     """
     from sendlater.api.access import new_token
 
     made, line = new_token(name, role)
-    out.print(line, highlight=False)
-    err.print(f"the token, shown only now: {made}", highlight=False)
+    out.print(line)
+    err.print(f"the token, shown only now: {made}")
     return OK
 
 

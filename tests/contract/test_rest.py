@@ -2,14 +2,18 @@
 
 import base64
 import json
+import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from servers import COMMAND
 from starlette.testclient import TestClient
 
 from sendlater.api.access import new_token
 from sendlater.api.app import make_app
+from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
@@ -440,3 +444,29 @@ def test_the_docs_page_needs_nothing_from_elsewhere(api):
     assert "https://" not in page.text.replace("https://datatracker", "")
     for path in api.get("/openapi.json").json()["paths"]:
         assert path in page.text
+
+
+def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
+    token, line = new_token("me", "write")
+    (tmp_path / "tokens").write_text(line)
+    (tmp_path / "token").write_text(token)
+    settings = settings_for(redis_url, space, http_tokens=tmp_path / "tokens")
+    process = HttpProcess(settings, redis_url=redis_url)
+
+    def run(*words):
+        away = ["--url", process.url, "--token-file", str(tmp_path / "token"), "--json"]
+        environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
+        done = subprocess.run(
+            [COMMAND, *words, *away], env=environment, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    try:
+        run("send", "orders", "v", "--delay", "1h", "--id", "a", "--key", "k")
+        assert [one["id"] for one in run("list")] == ["a"]
+        assert run("get", "a")[0]["key"] == "k"
+        assert run("stats")[0]["pending"] == 1
+        assert run("cancel", "a") == [{"a": "cancelled"}]
+    finally:
+        process.close()

@@ -201,11 +201,10 @@ def _require_same_site(who: Identity | None, headers: dict[bytes, str]) -> None:
         return
     site = headers.get(b"sec-fetch-site")
     origin = headers.get(b"origin")
-    same = site in (None, "same-origin", "none")
-    if origin is not None and origin != "null":
-        same = same and origin.partition("://")[2] == headers.get(b"host", "")
-    elif origin == "null":
-        same = False
+    if site is not None:
+        same = site in ("same-origin", "none")
+    else:
+        same = origin is None or origin.partition("://")[2] == headers.get(b"host", "")
     if not same:
         raise Problem(403, f"expected a request from our own page, got one from {origin or site}")
 

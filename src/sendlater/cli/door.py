@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sendlater import __version__
 from sendlater.config import CONFIG_FILE_VARIABLE, Settings, load
-from sendlater.errors import BrokerUnavailable, Unavailable
+from sendlater.errors import BadRequest, BrokerUnavailable, Unavailable
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 BROKER_TIMEOUT_S = 10.0
@@ -52,6 +52,10 @@ class Connection:
     "Key prefix of the installation."
     config: Path | None = None
     "Settings file (TOML)."
+    url: str | None = None
+    "REST address of the installation, http://host:port, instead of Kafka and Redis."
+    token_file: Path | None = None
+    "File with the token for --url."
 
     def settings(self, **flags: Any) -> Settings:
         """The effective settings. Raises BadSettings."""
@@ -79,6 +83,10 @@ def open_scheduler(connection: Connection) -> Iterator[Any]:
     from sendlater.client.scheduler import Scheduler
     from sendlater.local.redis_server import embedded_url
 
+    if connection.url is not None:
+        with Scheduler(connection.url, token=_token(connection.token_file)) as remote:
+            yield remote
+        return
     settings = connection.settings()
     url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
     if not url:
@@ -91,6 +99,13 @@ def open_scheduler(connection: Connection) -> Iterator[Any]:
         _require_inboxes(settings)
     with Scheduler(settings, redis_url=url) as scheduler:
         yield scheduler
+
+
+def _token(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"--token-file: cannot read {path}: {error}") from error
 
 
 def _require_inboxes(settings: Settings) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -30,7 +31,7 @@ from sendlater.cli.door import (
 from sendlater.cli.show import as_json, time_of
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import Cancelled
+from sendlater.model import Cancelled, Schedule
 
 FILE_COLUMNS = 4_000
 """Width of a table that goes to a file or a pipe: nothing in it may be cut."""
@@ -202,36 +203,54 @@ def list_(
     high = instant_ms(due_before, now_ms=now_ms) - 1 if due_before else None
     table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0
-    after: tuple[int, bytes] | None = None
     with open_scheduler(connection) as scheduler:
-        while shown < limit:
-            page = scheduler.pending.list(
-                count_max=min(limit - shown, PAGE_COUNT_MAX), from_ms=low, to_ms=high, after=after
-            )
-            if not page:
-                break
-            for schedule in page:
-                size = len(schedule.record.value or b"")
-                if json_:
-                    out.print(json.dumps(as_json(schedule)))
-                else:
-                    name = schedule.id.decode(errors="backslashreplace")
-                    table.add_row(name, time_of(schedule.due_ms), schedule.record.topic, str(size))
-            shown += len(page)
-            after = (page[-1].due_ms, page[-1].id)
+        for schedule in islice(_pending(scheduler, low=low, high=high, limit=limit), limit):
+            size = len(schedule.record.value or b"")
+            if json_:
+                out.print(json.dumps(as_json(schedule)))
+            else:
+                name = schedule.id.decode(errors="backslashreplace")
+                table.add_row(name, time_of(schedule.due_ms), schedule.record.topic, str(size))
+            shown += 1
     if not json_ and shown:
         out.print(table, width=None if out.is_terminal else FILE_COLUMNS)
     err.print(f"{shown} shown")
     return OK
 
 
+def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Iterator[Schedule]:
+    """Pending schedules page by page: from the store itself, or through REST."""
+    from sendlater.client.plan import to_datetime
+
+    count = min(limit, PAGE_COUNT_MAX)
+    if scheduler.remote is not None:
+        cursor, more = None, True
+        until = None if high is None else to_datetime(high + 1)
+        while more:
+            page = scheduler.list(
+                due_from=to_datetime(low), due_to=until, limit=count, cursor=cursor
+            )
+            yield from (one.schedule for one in page.items)
+            cursor = page.next_cursor
+            more = cursor is not None
+        return
+    after: tuple[int, bytes] | None = None
+    while some := scheduler.pending.list(count_max=count, from_ms=low, to_ms=high, after=after):
+        yield from some
+        after = (some[-1].due_ms, some[-1].id)
+
+
 @app.command
 def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
     """True counts of the pending store."""
     with open_scheduler(connection) as scheduler:
-        counts: dict[str, Any] = scheduler.pending.counts()
-        counts["oldest_due_ms"] = scheduler.pending.oldest_due_ms()
-    counts["delivered"] = max(0, counts["settled"] - counts["rejected"])
+        counts: dict[str, Any]
+        if scheduler.remote is not None:
+            counts = scheduler.remote.stats()
+        else:
+            counts = scheduler.pending.counts()
+            counts["oldest_due_ms"] = scheduler.pending.oldest_due_ms()
+            counts["delivered"] = max(0, counts["settled"] - counts["rejected"])
     if json_:
         out.print(json.dumps(counts))
     else:

@@ -98,6 +98,10 @@ class HttpTransport:
         )
         return [_from_json(item) for item in found["items"]], found.get("next_cursor")
 
+    def stats(self) -> dict[str, Any]:
+        """The server's numbers, as GET /v1/stats gives them."""
+        return self._call("GET", "/v1/stats")
+
     def flush(self) -> None:
         """See Transport. Every call has waited already."""
 

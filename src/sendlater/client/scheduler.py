@@ -30,6 +30,7 @@ from sendlater.model import Cancelled, Moved, Schedule
 
 if TYPE_CHECKING:
     from sendlater.client.brokers import Broker
+    from sendlater.client.http import HttpTransport
     from sendlater.config import Settings
     from sendlater.pending import Pending
 
@@ -276,6 +277,13 @@ class Scheduler:
             if self._senders is None:
                 self._senders = ThreadPoolExecutor(SENDER_COUNT, "sendlater-send")
             self._senders.submit(work)
+
+    @property
+    def remote(self) -> "HttpTransport | None":
+        """The way to a REST interface, where this is a client over HTTP."""
+        from sendlater.client.http import HttpTransport
+
+        return self._transport if isinstance(self._transport, HttpTransport) else None
 
     @property
     def settings(self) -> "Settings":

@@ -10,10 +10,10 @@ import msgspec
 from ulid import ULID
 
 from sendlater.client.scheduler import Scheduler
-from sendlater.config import Settings
+from sendlater.config import Settings, load
 from sendlater.dialects import duration_ms, encode_headers, instant_ms
 from sendlater.errors import BadRequest, BadTime
-from sendlater.model import Headers, Record
+from sendlater.model import Headers, Record, Schedule
 
 
 class Sent(NamedTuple):
@@ -67,6 +67,11 @@ class SendRequest:
 
     def send(self, scheduler: Scheduler) -> Sent:
         """Hand over to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
+        if scheduler.remote is not None:
+            sent, _ = self._planned(load(), inbox="unknown")
+            meant = Schedule(id=_utf8("id", sent.id), due_ms=sent.due_ms, record=self.record())
+            scheduler.remote.send(meant, done=lambda _: None)
+            return sent
         sent, record = self._planned(scheduler.settings, inbox=scheduler.inbox)
         scheduler.broker.send(record)
         return sent

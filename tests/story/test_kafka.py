@@ -2,96 +2,22 @@
 
 import json
 import re
-import time
-import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from ledger import Reader, create_topics
-from servers import ServiceProcess, cli, wait_until
+from installation import (
+    ARRIVE_S,
+    PAYLOAD_BYTES_MAX,
+    SMALL_TOPIC_BYTES_MAX,
+    Installation,
+    now_ms,
+)
+from servers import cli, wait_until
 
 pytestmark = pytest.mark.story
 
-ARRIVE_S = 60.0
 DAY_S = 86_400
-PAYLOAD_BYTES_MAX = 50_000
-SMALL_TOPIC_BYTES_MAX = 10_000
-
-
-class Installation:
-    """A service, its topics, and what has arrived on them."""
-
-    def __init__(self, kafka, redis_url, directory):
-        self.name = uuid.uuid4().hex[:8]
-        self.inbox, self.other, self.envelopes, self.rejected, self.target, self.small = topics = [
-            f"{kind}-{self.name}" for kind in ("in", "other", "envelopes", "bad", "out", "small")
-        ]
-        create_topics(kafka, *topics[:-1])
-        create_topics(kafka, self.small, max_message_bytes=str(SMALL_TOPIC_BYTES_MAX))
-        self.service = ServiceProcess(
-            directory,
-            bootstrap_servers=kafka,
-            redis=redis_url,
-            space=self.name,
-            rejected_topic=self.rejected,
-            max_delay_days=30,
-            max_payload_bytes=PAYLOAD_BYTES_MAX,
-            inboxes=json.dumps(
-                [
-                    {"topic": self.inbox},
-                    {"topic": self.other, "dialect": "headers"},
-                    {"topic": self.envelopes, "dialect": "envelope"},
-                ]
-            ),
-        )
-        self.producer = Producer({"bootstrap.servers": kafka})
-        self.readers = {topic: Reader(kafka, topic) for topic in topics}
-
-    def put(self, topic, value, *, key=None, headers=()):
-        """One record on a topic, acknowledged."""
-        self.producer.produce(topic, value=value, key=key, headers=list(headers))
-        assert self.producer.flush(30) == 0
-
-    def schedule(self, value=b"payload", *, key, inbox=None, target=None, headers=None, when=None):
-        """A record in dialect `headers`; due in a second unless `when`, a header, says when."""
-        when = when or ("sendlater-due-ms", str(now_ms() + 1_000))
-        to = ("scheduler-target-topic", target or self.target)
-        self.put(inbox or self.inbox, value, key=key, headers=[when, to, *(headers or ())])
-
-    def arrivals(self, topic, schedule_id):
-        """What has arrived for a schedule."""
-        return [
-            message
-            for message in self.readers[topic].messages
-            if dict(message.headers() or ()).get("sendlater-id") == schedule_id
-        ]
-
-    def arrival(self, schedule_id, *, topic=None):
-        """The first thing that arrives for a schedule."""
-        topic = topic or self.target
-        what = f"{schedule_id!r} arrives on {topic}"
-        return wait_until(lambda: self.arrivals(topic, schedule_id), what, timeout_s=ARRIVE_S)[0]
-
-    def place(self, topic, value):
-        """Where a record lies on a topic: (partition, offset, timestamp)."""
-
-        def found():
-            return [m for m in self.readers[topic].messages if m.value() == value]
-
-        message = wait_until(found, f"{value!r} is on {topic}")[0]
-        return message.partition(), message.offset(), message.timestamp()[1]
-
-    def cli(self, *arguments, stdin=b"", codes=(0,)):
-        """`sendlater ... --json`; its output, one value per line."""
-        done = cli(self.service, *arguments, "--json", stdin=stdin)
-        assert done.returncode in codes, (done.returncode, done.stderr)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def now_ms():
-    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -381,17 +307,31 @@ def test_good_lines_of_a_file_are_sent_and_bad_ones_told(here, tmp_path):
         assert here.arrival(line["id"].encode()).value() == line["value"].encode()
 
 
-def example(page, number, *, kafka, inbox):
-    """Run a Python example of the documentation against this installation; what it defines."""
-    text = (Path(__file__).parents[2] / page).read_text()
-    code = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[number]
-    defined = {}
-    exec(code.replace("127.0.0.1:9092", kafka).replace('"schedules"', repr(inbox)), defined)
-    return defined
+@pytest.fixture
+def example(here, kafka, redis_url, monkeypatch):
+    """Runs a Python example of the documentation against this installation; what it defines."""
+    for name in ("SPACE", "INBOXES"):
+        monkeypatch.setenv(f"SENDLATER_{name}", here.service.environment[f"SENDLATER_{name}"])
+    places = {
+        "127.0.0.1:9092": kafka,
+        "redis://127.0.0.1:6379/0": redis_url,
+        '"schedules"': repr(here.inbox),
+    }
+
+    def example(page, number):
+        text = (Path(__file__).parents[2] / page).read_text()
+        code = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[number]
+        for place, ours in places.items():
+            code = code.replace(place, ours)
+        defined = {}
+        exec(code, defined)
+        return defined
+
+    return example
 
 
-def test_the_example_of_the_readme_works(here, kafka):
-    example("README.md", 0, kafka=kafka, inbox=here.inbox)
+def test_the_examples_of_the_readme_work(here, example):
+    example("README.md", 0)
 
     def got():
         return here.cli("get", "invoice-17", codes=[0, 3])
@@ -402,11 +342,13 @@ def test_the_example_of_the_readme_works(here, kafka):
     assert schedule["due_ms"] == sent_ms + 15 * 60_000
     assert (schedule["topic"], schedule["value"]) == ("reminders", '{"n": 17}')
     assert schedule["headers"] == [["trace", "abc"]]
-    here.cli("cancel", "invoice-17")
+
+    assert str(example("README.md", 1)["answer"]) == "cancelled"
+    assert here.cli("get", "invoice-17", codes=[3]) == []
 
 
-def test_a_record_can_be_retried_as_the_how_to_shows(here, kafka):
-    retry_later = example("docs/howto.md", 0, kafka=kafka, inbox=here.inbox)["retry_later"]
+def test_a_record_can_be_retried_as_the_how_to_shows(here, example):
+    retry_later = example("docs/howto.md", 0)["retry_later"]
     here.schedule(b"cannot be handled", key=b"first")
     failed = here.arrival(b"first")
 

@@ -6,10 +6,14 @@ import re
 import sys
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sendlater import __version__
 from sendlater.cli import main
 from sendlater.cli.door import FAILED, NO_CONNECTION, OK, USAGE
+from sendlater.cli.show import id_of, text_of
+from sendlater.client.plan import to_id
 from sendlater.client.send import SendRequest, read_lines
 from sendlater.errors import BadRequest
 from sendlater.local.process import free_ports
@@ -68,6 +72,7 @@ def test_the_version_is_data(run):
         (["list", "--limit", "0"], "--limit"),
         (["list", "--limit", "many"], "many"),
         (["demo", "--rate", "0"], "--rate"),
+        (["demo", "--exit"], "expected --count with --exit"),
         (["kafka", "--port", "70000"], "--port"),
         (["config", "show", "--config", "nowhere.toml"], "nowhere.toml: No such file"),
         (["config", "show", "--space", "a b"], "space: .*'a b'"),
@@ -112,6 +117,17 @@ def test_a_kafka_that_does_not_answer_is_told_once_and_soon(run, monkeypatch):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["list", "stats"])
+def test_what_is_in_the_store_can_be_seen_while_kafka_is_away(run, redis_url, command):
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    code, out, err = run(
+        command, "--json", "--bootstrap-servers", where, "--redis", redis_url, "--space", "empty"
+    )
+
+    assert (code, "does not answer" in err) == (OK, False)
+    assert out == "" if command == "list" else json.loads(out)["pending"] == 0
+
+
 def test_settings_are_shown_as_json_without_secrets(run):
     code, out, err = run("config", "show", "--redis", "redis://:hunter2@host", "--space", "mine")
 
@@ -136,6 +152,23 @@ def test_what_messages_carry_is_shown_as_it_is(run):
     _, _, err = run("send", "[red]:smile:", "x", "--delay", "5")
 
     assert "'[red]:smile:'" in err
+
+
+@given(st.binary(min_size=1))
+@example(b"base64:x")
+@example(b"\xff")
+@example("é".encode())
+def test_an_id_that_is_shown_can_be_given_back(schedule_id):
+    """Keys are bytes, and some people's are numbers."""
+    shown = text_of(schedule_id)
+
+    assert to_id(id_of(shown)) == schedule_id
+    assert shown.isascii() or shown.encode() == schedule_id
+
+
+def test_an_id_that_nobody_showed_is_refused():
+    with pytest.raises(BadRequest, match="expected base64 after"):
+        id_of("base64:?")
 
 
 LINES = (

@@ -17,6 +17,7 @@ from sendlater.cli import door
 from sendlater.cli.door import app
 from sendlater.config import Inbox, Settings
 from sendlater.model import Reason
+from sendlater.pending import Shard
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "sendlater"
@@ -128,6 +129,13 @@ def test_documented_lengths_are_the_limits() -> None:
 
     assert f"1 to {limits.ID_BYTES_MAX} bytes" in page
     assert f"`scheduler-epoch` of {limits.EPOCH_SECONDS_MAX:,} or more" in page
+
+
+def test_every_key_of_a_shard_is_documented_and_every_documented_one_exists() -> None:
+    there = set(Shard(None, space="sendlater", number=0).keys)
+    told = {m[1] for name in first_cells(*PAGES) if (m := re.match(r"\{sendlater:N\}:(\w+)", name))}
+
+    assert told == there
 
 
 def commands(of: App, prefix: str = "") -> Iterator[tuple[str, App]]:

@@ -78,8 +78,11 @@ Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
 
 
 @contextmanager
-def open_scheduler(connection: Connection) -> Iterator[Any]:
-    """A scheduler on the installation; raises Unavailable, soon, when there is none."""
+def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iterator[Any]:
+    """A scheduler on the installation; raises Unavailable, soon, when there is none.
+
+    `store_alone`: the broker is not needed, and may be away.
+    """
     from sendlater.client.scheduler import Scheduler
     from sendlater.local.redis_server import embedded_url
 
@@ -96,7 +99,8 @@ def open_scheduler(connection: Connection) -> Iterator[Any]:
         )
     if settings.on_kafka:
         settings = settings.model_copy(update={"kafka": {"log_level": "0", **settings.kafka}})
-        _require_inboxes(settings)
+        if not store_alone:
+            _require_inboxes(settings)
     with Scheduler(settings, redis_url=url) as scheduler:
         yield scheduler
 

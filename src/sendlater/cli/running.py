@@ -32,6 +32,7 @@ from sendlater.cli.door import (
     out,
 )
 from sendlater.config import load
+from sendlater.errors import BadRequest
 
 
 @app.command
@@ -139,6 +140,8 @@ def demo(
         exit: End once all have arrived; exit code 1 if any was lost, early or doubled.
         data_dir: Where the embedded Redis keeps its data.
     """
+    if exit and count is None:
+        raise BadRequest("demo: expected --count with --exit, got --exit alone")
     from sendlater.bench.demo import run
 
     settings = connection.settings(data_dir=data_dir)

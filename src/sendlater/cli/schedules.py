@@ -28,7 +28,7 @@ from sendlater.cli.door import (
     open_scheduler,
     out,
 )
-from sendlater.cli.show import as_json, time_of
+from sendlater.cli.show import as_json, id_of, text_of, time_of
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule
@@ -149,7 +149,7 @@ def cancel(*ids: str, json_: Json = False, connection: Connection = HERE) -> int
     if not ids:
         raise BadRequest("cancel: expected at least one id")
     with open_scheduler(connection) as scheduler:
-        answers = {name: scheduler.cancel(name) for name in ids}
+        answers = {name: scheduler.cancel(id_of(name)) for name in ids}
     for name, answer in answers.items():
         if not json_:
             out.print(f"{name}\t{answer}")
@@ -167,7 +167,7 @@ def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
         id: As `send` printed it.
     """
     with open_scheduler(connection) as scheduler:
-        found = scheduler.get(id)
+        found = scheduler.get(id_of(id))
     if found is None:
         err.print(f"{id}: neither pending nor claimed")
         return NOT_FOUND
@@ -203,13 +203,13 @@ def list_(
     high = instant_ms(due_before, now_ms=now_ms) - 1 if due_before else None
     table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0
-    with open_scheduler(connection) as scheduler:
+    with open_scheduler(connection, store_alone=True) as scheduler:
         for schedule in islice(_pending(scheduler, low=low, high=high, limit=limit), limit):
             size = len(schedule.record.value or b"")
             if json_:
                 out.print(json.dumps(as_json(schedule)))
             else:
-                name = schedule.id.decode(errors="backslashreplace")
+                name = text_of(schedule.id)
                 table.add_row(name, time_of(schedule.due_ms), schedule.record.topic, str(size))
             shown += 1
     if not json_ and shown:
@@ -243,7 +243,7 @@ def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Itera
 @app.command
 def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
     """True counts of the pending store."""
-    with open_scheduler(connection) as scheduler:
+    with open_scheduler(connection, store_alone=True) as scheduler:
         counts: dict[str, Any]
         if scheduler.remote is not None:
             counts = scheduler.remote.stats()

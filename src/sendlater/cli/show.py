@@ -4,7 +4,12 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
+from sendlater.client.plan import id_text
+from sendlater.errors import BadRequest
 from sendlater.model import Schedule
+
+BASE64 = "base64:"
+"""What comes before bytes that cannot be shown as text."""
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:
@@ -30,9 +35,21 @@ def text_of(value: bytes | None) -> str | None:
     if value is None:
         return None
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode()
+        text = BASE64
+    # Text that only looks like it is written that way too, so that reading it back is certain.
+    return BASE64 + base64.b64encode(value).decode() if text.startswith(BASE64) else text
+
+
+def id_of(text: str) -> str:
+    """An id as `text_of` showed it, in the client's words. Raises BadRequest."""
+    if not text.startswith(BASE64):
+        return text
+    try:
+        return id_text(base64.b64decode(text.removeprefix(BASE64), validate=True))
+    except ValueError as error:
+        raise BadRequest(f"id: expected base64 after {BASE64!r}, got {text!r}: {error}") from error
 
 
 def time_of(ms: int) -> str:

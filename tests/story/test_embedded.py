@@ -100,7 +100,7 @@ def test_what_cannot_be_scheduled_is_rejected_here_too(service, topics):
 
 
 def test_what_is_pending_survives_sigterm_and_a_restart(service, topics):
-    sent = [send(service, "later", str(n), "--delay", "20") for n in range(3)]
+    sent = [send(service, "later", str(n), "--delay", "15") for n in range(3)]
     pending = {row["id"] for row in sent}
 
     def shown():

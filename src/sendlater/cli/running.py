@@ -147,6 +147,8 @@ def demo(
     settings = connection.settings(data_dir=data_dir)
     stop = _stop_on_signals()
     result = run(settings, count=count, rate=rate, exit_when_done=exit, stop=stop, console=err)
+    if not err.is_terminal:
+        err.print()  # what was drawn live ends without a line feed there
     if json_:
         out.print(json.dumps(result))
     return FAILED if _unbalanced(result) else OK

@@ -41,11 +41,13 @@ def test_a_result_becomes_a_row_with_a_cell_for_each_head():
 def test_rows_measured_in_pieces_come_together_in_their_order(checkout):
     first, second = list(LOADS)[:2]
     write(checkout, {second: row(second, RESULT)}, machine="A machine.")
-    write(checkout, {first: row(first, RESULT)}, machine="A machine.")
+    write(checkout, {first: row(first, RESULT | {"cpu_s": None})}, machine="A machine.")
+    write(checkout, {}, machine="A machine.")
     page = (checkout / "docs" / "measurements.md").read_text()
 
     assert page.index(f"| {first} |") < page.index(f"| {second} |")
     assert page.count("A machine.") == 1
+    assert {line.count("|") for line in page.splitlines() if "|" in line} == {len(HEAD) + 1}
     short = f"| {first} | 5 | 40 | 99 | 1,234 | 72,345 |"
     readme = (checkout / "README.md").read_text()
     assert short in readme

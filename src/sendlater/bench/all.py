@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import psutil
 from sendlater.errors import Unavailable
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.process import last_lines, wait_for
-from sendlater.local.redis_server import RedisServer
+from sendlater.local.redis_server import RedisServer, find_redis
 
 LOADS = {
     "steady 5/s": "bench steady --rate 5 --seconds 60",
@@ -33,6 +34,8 @@ LOADS = {
     "embedded default, 200/s": "demo --count 6000 --rate 200 --exit",
 }
 """Rows of the tables, and the commands behind them."""
+PACKAGES = ("sendlater", "pyspark", "pyarrow", "confluent-kafka", "redis")
+"""Whose versions are told with the numbers."""
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 900.0
@@ -54,7 +57,7 @@ def main() -> None:
     asked.add_argument("--write", action="store_true", help="into docs/measurements.md, README.md")
     arguments = asked.parse_args()
     wanted = arguments.only or list(LOADS)
-    found, machine = {}, ""
+    found = {}
     with tempfile.TemporaryDirectory(prefix="sendlater-bench-") as scratch, ExitStack() as stack:
         environment: Mapping[str, str] | None = None
         for name in wanted:
@@ -64,12 +67,11 @@ def main() -> None:
             result = _run(
                 LOADS[name], environment=_alone(Path(scratch)) if embedded else environment
             )
-            machine = machine or _machine(result)
             found[name] = row(name, result)
             sys.stderr.write(f"{json.dumps(result)}\n")
     sys.stdout.write(table(HEAD, found.values()) + "\n")
     if arguments.write:
-        write(Path.cwd(), found, machine=machine)
+        write(Path.cwd(), found, machine=_machine())
 
 
 def row(name: str, result: Mapping[str, Any]) -> list[str]:
@@ -96,8 +98,9 @@ def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
     """Replace the rows measured now; what was measured earlier stays."""
     page = root / "docs" / "measurements.md"
     text = page.read_text()
-    cells = (re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if "|" in line)
-    earlier = {row[0]: row for line in cells if (row := [c.strip() for c in line])[0] in LOADS}
+    lines = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
+    cells = ([cell.strip() for cell in line] for line in lines)
+    earlier = {row[0]: row for row in cells if row[0] in LOADS}
     rows = [merged[name] for name in LOADS if name in (merged := {**earlier, **found})]
     commands = "\n".join(f"sendlater {command}" for command in LOADS.values())
     told = f"{machine}\n\n```\n{commands}\n```\n\n{table(HEAD, rows)}"
@@ -176,16 +179,17 @@ def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, An
     return result
 
 
-def _machine(result: Mapping[str, Any]) -> str:
-    """Where it was measured, in a line."""
+def _machine() -> str:
+    """Where it is measured, in a line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists() and (named := re.search(r"model name\s*: (.+)", cpuinfo.read_text())):
         model = named[1]
     memory_gib = psutil.virtual_memory().total / 2**30
-    versions = ", ".join(f"{k} {v}" for k, v in result.get("versions", {}).items())
-    told = f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
-    return f"{told}. {versions}." if versions else f"{told}."
+    machine = f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
+    redis = ".".join(map(str, find_redis().version))
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return f"{machine}. Redis {redis}, Python {platform.python_version()}, {packages}."
 
 
 if __name__ == "__main__":

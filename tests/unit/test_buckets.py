@@ -89,3 +89,5 @@ def test_settings_that_contradict_are_refused():
         load(pending="buckets")
     with pytest.raises(BadSettings, match="expected at least max_delay_days"):
         load(pending="buckets", bootstrap_servers="x:1", bucket_count=20)
+    with pytest.raises(BadSettings, match="http_addr: asks the store"):
+        load(pending="buckets", bootstrap_servers="x:1", http_addr="127.0.0.1:1")

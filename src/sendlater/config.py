@@ -76,6 +76,12 @@ class Settings(BaseSettings):
         Inbox(topic="envelopes", dialect="envelope"),
     )
     """Topics to read schedules from, each with the dialect it is written in."""
+    pending: Literal["redis", "buckets"] = "redis"
+    """Where schedules wait: in Redis, or in Kafka alone, in topics of exponential time buckets."""
+    bucket_count: int = Field(30, ge=2, le=40)
+    """Buckets of 0-1 s, 1-2 s, 2-4 s ...; thirty reach 17 years. Each is a topic."""
+    bucket_topics: str = Field("", pattern=r"^[A-Za-z0-9_.-]{0,240}$")
+    """What the bucket topics' names begin with, before `-00` and so on. Empty: `SPACE-bucket`."""
     rejected_topic: str = "rejected"
     """Where records go that cannot be scheduled, with the reason in headers."""
     keep_input_headers: bool = False
@@ -159,7 +165,22 @@ class Settings(BaseSettings):
             raise ValueError(f"rejected_topic: {self.rejected_topic!r} is an inbox too")
         if (self.http_cert is None) != (self.http_key is None):
             raise ValueError("http_cert and http_key: expected both or neither")
+        if self.pending == "buckets":
+            self._buckets_consistent()
         return self
+
+    def _buckets_consistent(self) -> None:
+        if not self.on_kafka:
+            raise ValueError("pending: buckets are topics on Kafka, expected bootstrap_servers")
+        for name in ("http_addr", "metrics_addr", "canary_topic"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: asks the store in Redis, and pending = buckets has none")
+        reach_days = (1 << self.bucket_count - 1) // 86_400
+        if self.max_delay_days > reach_days:
+            raise ValueError(
+                f"bucket_count: {self.bucket_count} buckets reach {reach_days} days, "
+                f"expected at least max_delay_days, {self.max_delay_days}"
+            )
 
     @classmethod
     def settings_customise_sources(

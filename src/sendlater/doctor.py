@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from sendlater.buckets.ladder import Ladder
+from sendlater.buckets.topics import forgetful
 from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
@@ -34,8 +36,12 @@ class Finding:
 
 def checks(settings: Settings) -> Iterator[Finding]:
     """Look at everything, one finding after another. Never raises: what fails is a finding."""
-    looks = {"java": _java, "pyspark": _pyspark, "redis": _redis}
-    if settings.on_kafka:
+    looks = {"java": _java, "pyspark": _pyspark}
+    if settings.pending == "redis":
+        looks["redis"] = _redis
+    if settings.pending == "buckets":
+        looks |= {"connector": _connector, "broker": _broker, "buckets": _buckets}
+    elif settings.on_kafka:
         looks |= {"connector": _connector, "broker": _broker}
     else:
         yield Finding("broker", True, "topics on Redis Streams, for development")
@@ -176,6 +182,22 @@ def _broker_clock(settings: Settings) -> Finding:
         return _clock("the broker", *broker_clock(settings.bootstrap_servers, settings.kafka))
     except BrokerUnavailable as error:
         return Finding(name, None, str(error), mend)
+
+
+def _buckets(settings: Settings) -> Iterator[Finding]:
+    """Whether the bucket topics keep what waits in them."""
+    ladder = Ladder.of(settings)
+    client = admin(settings.bootstrap_servers, settings.kafka)
+    known = client.list_topics(timeout=BROKER_TIMEOUT_S).topics
+    missing = [topic for topic in ladder.topics if topic not in known]
+    if missing:
+        mend = "" if settings.create_topics else "create them, or set create_topics"
+        told = f"{len(missing)} missing; the first start creates them"
+        yield Finding("buckets", settings.create_topics, told, mend)
+        return
+    wrong = forgetful(client, ladder)
+    told = "; ".join(wrong) or f"{ladder.count} topics, reach {ladder.reach_ms // 86_400_000} days"
+    yield Finding("buckets", not wrong, told, "set retention.ms to -1" if wrong else "")
 
 
 def _topic_settings(

@@ -79,3 +79,15 @@ ANSWER_AWAITED_S = 120
 """How long a question with an Idempotency-Key counts as under way; its process may have died."""
 TAIL_COUNT_MAX = 2_000
 """Most records read back from the end of a partition when somebody looks at a topic."""
+
+BUCKET_MARGIN_MS_MAX = 1_000
+"""A record leaves its bucket so long before it must: more than a pass under load takes (0.5 s)."""
+BUCKET_PASS_ROWS_MAX = 50_000
+"""Most records one pass moves, and of an inbox takes in: bounds its length, and what a crash
+repeats."""
+BUCKET_HELD_COUNT_MAX = 100_000
+"""Most records a delivering task holds; more wait in Kafka until some have gone out."""
+BUCKET_HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Payload at which a delivering task reads no further until some has gone out."""
+BUCKET_RETENTION_MARGIN_MS = 7 * 24 * 3_600_000
+"""A bucket topic keeps its records so much longer than they wait: the longest break survived."""

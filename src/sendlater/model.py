@@ -52,6 +52,7 @@ class Reason(StrEnum):
     BAD_ENVELOPE = "bad-envelope"
     UNKNOWN_TOPIC = "unknown-topic"
     NOT_AUTHORISED = "not-authorised"
+    CANNOT_CANCEL = "cannot-cancel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

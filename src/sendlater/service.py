@@ -4,8 +4,6 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -16,42 +14,25 @@ from sendlater.canary import Canary
 from sendlater.client.brokers import open_broker, open_topics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
-from sendlater.errors import Fenced, SendlaterError
-from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
+from sendlater.errors import Fenced
 from sendlater.local.installation import Installation
 from sendlater.metrics import MetricsServer, StoreMetrics, intake_lag
 from sendlater.pending import Batch, Desk, Pending
 from sendlater.pipeline.delivery import start_lane
 from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
 from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.own_topics import own_topics
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.source import Lane
 from sendlater.pipeline.targets import Targets
+from sendlater.pipeline.workers import Worker
 
 WATCH_S = 0.1
 """Pause between two looks at the queries."""
 STORE_WATCH_S = 1.0
 """Pause between two looks at whether the store went back or was taken over."""
-RESTART_DELAY_S = 0.5
-"""Pause before the first restart of a failed query; doubled each time after."""
-HEALTHY_S = 30.0
-"""A query that ran this long has its restart delay forgotten."""
 
 _log = structlog.get_logger()
-
-
-@dataclass
-class Worker:
-    """A query that must be running: how to start it, and what it is doing now."""
-
-    name: str
-    start: Callable[[], StreamingQuery]
-    query: StreamingQuery | None = None
-    started_s: float = 0.0
-    delay_s: float = RESTART_DELAY_S
-    next_s: float = 0.0
-    run: int = 0
-    lane: int | None = None
 
 
 class Service:
@@ -101,7 +82,7 @@ class Service:
             self._workers.append(worker)
         self._workers.append(Worker("intake", lambda: self._start_intake(spark, partitions)))
         for worker in self._workers:
-            self._start(worker)
+            worker.begin()
         if settings.metrics_addr:
             self._metrics = self._serve_metrics()
             _log.info("metrics are served", port=self._metrics.port)
@@ -125,22 +106,7 @@ class Service:
                 if not topics.exists(topic):
                     topics.create(topic)
             return {topic: topics.partitions(topic) for topic in inboxes}
-        kafka = KafkaTopics(client_options(settings))
-        wanted = [*inboxes, settings.rejected_topic]
-        missing = set(wanted) - kafka.partitions(wanted).keys()
-        for topic in sorted(missing):
-            if not settings.create_topics:
-                raise SendlaterError(f"topic {topic!r} does not exist, and create_topics is off")
-            large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
-            config = large if topic == settings.rejected_topic else {}
-            kafka.create(topic, partitions=settings.topic_partitions, config=config)
-            _log.info("topic created", topic=topic)
-        deadline = time.monotonic() + settings.stop_timeout_ms / 1000
-        while set(inboxes) - (found := kafka.partitions(inboxes)).keys():
-            if time.monotonic() > deadline:
-                raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
-            time.sleep(WATCH_S)
-        return found
+        return own_topics(settings)
 
     def _next_checkpoint(self, name: str) -> Path:
         """Checkpoints are scratch: what must survive is in the store."""
@@ -183,44 +149,18 @@ class Service:
             checkpoint=self._next_checkpoint("intake"),
         )
 
-    def _start(self, worker: Worker) -> None:
-        worker.started_s = time.monotonic()
-        worker.query = worker.start()
-
     # --- running --------------------------------------------------------------------------------
 
     def watch(self, stop: threading.Event) -> None:
         """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
-        store_s = 0.0
+        store_s, delay_s_max = 0.0, self.settings.restart_delay_ms_max / 1_000
         while not stop.wait(WATCH_S):
             now_s = time.monotonic()
             for worker in self._workers:
-                self._look_after(worker, now_s)
+                worker.look_after(now_s, delay_s_max=delay_s_max, ended=self._require_owner)
             if now_s - store_s >= STORE_WATCH_S:
                 store_s = now_s
                 self._look_after_store()
-
-    def _look_after(self, worker: Worker, now_s: float) -> None:
-        """Restart a query that ended, with growing pauses; its cause is logged once, in words."""
-        if worker.query is not None:
-            if worker.query.isActive:
-                if now_s - worker.started_s > HEALTHY_S:
-                    worker.delay_s = RESTART_DELAY_S
-                return
-            self._require_owner()
-            _log.error("query failed", query=worker.name, cause=_cause(worker.query))
-            worker.query = None
-            worker.next_s = now_s + worker.delay_s
-            worker.delay_s = min(2 * worker.delay_s, self.settings.restart_delay_ms_max / 1000)
-        elif now_s >= worker.next_s:
-            try:
-                self._start(worker)
-                _log.info("query started again", query=worker.name)
-            except Fenced:
-                raise
-            except Exception as error:
-                _log.warning("query cannot start yet", query=worker.name, cause=str(error))
-                worker.next_s = now_s + worker.delay_s
 
     def _require_owner(self) -> None:
         try:
@@ -291,7 +231,7 @@ class Service:
         A stopping query never commits its last batch to the source, so it is done here.
         """
         query = worker.query
-        assert query is not None
+        assert isinstance(query, StreamingQuery)
         ends = [
             int(name.split(":")[2])
             for shard in self.pending.shards
@@ -326,13 +266,3 @@ class Service:
         if self._spark is not None:
             self._spark.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _cause(query: StreamingQuery) -> str:
-    """Why a query ended: the last line of the Python error in it, or the first of Spark's."""
-    error = query.exception()
-    if error is None:
-        return "it was stopped"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error:" in line or "Exception:" in line]
-    return (named or lines or ["unknown"])[-1][:500]

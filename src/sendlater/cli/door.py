@@ -92,7 +92,7 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
         return
     settings = connection.settings()
     url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
-    if not url:
+    if not url and settings.pending == "redis":
         raise Unavailable(
             "no Redis is configured and no embedded one is running: start `sendlater serve`, "
             "or give --redis URL"
@@ -101,7 +101,7 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
         settings = settings.model_copy(update={"kafka": {"log_level": "0", **settings.kafka}})
         if not store_alone:
             _require_inboxes(settings)
-    with Scheduler(settings, redis_url=url) as scheduler:
+    with Scheduler(settings, redis_url=url or "") as scheduler:
         yield scheduler
 
 

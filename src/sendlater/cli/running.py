@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -44,6 +44,7 @@ def serve(
     data_dir: Path | None = None,
     metrics_addr: str | None = None,
     http: Annotated[str | None, Parameter(name="--http")] = None,
+    pending: Literal["redis", "buckets"] | None = None,
 ) -> int:
     """Run the service until SIGTERM or SIGINT; a second one ends it at once.
 
@@ -53,22 +54,32 @@ def serve(
         data_dir: Where the embedded Redis keeps its data.
         metrics_addr: host:port of Prometheus metrics.
         http: host:port of REST and the page; without: neither.
+        pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
     """
+    from sendlater.bucket_service import BucketService
     from sendlater.doctor import store_troubles
     from sendlater.local.installation import Installation
     from sendlater.service import Service
 
     settings = connection.settings(
-        shards=shards, lanes=lanes, data_dir=data_dir, metrics_addr=metrics_addr, http_addr=http
+        shards=shards,
+        lanes=lanes,
+        data_dir=data_dir,
+        metrics_addr=metrics_addr,
+        http_addr=http,
+        pending=pending,
     )
     stop = _stop_on_signals()
     installation = Installation.prepare(settings)
     doors = ExitStack()
     try:
-        for trouble in store_troubles(installation.redis_url):
-            err.print(f"warning: {trouble.name}: {trouble.found}. {trouble.mend}", style="yellow")
+        if settings.pending == "redis":
+            for trouble in store_troubles(installation.redis_url):
+                told = f"warning: {trouble.name}: {trouble.found}. {trouble.mend}"
+                err.print(told, style="yellow")
         doors.enter_context(_http(settings, installation.redis_url))
-        service = Service(settings, installation)
+        kind = BucketService if settings.pending == "buckets" else Service
+        service = kind(settings, installation)
         try:
             service.start()
             where = settings.bootstrap_servers or "topics on Redis"

@@ -29,6 +29,7 @@ from sendlater.cli.door import (
     out,
 )
 from sendlater.cli.show import as_json, id_of, text_of, time_of
+from sendlater.config import Settings
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule
@@ -242,7 +243,10 @@ def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Itera
 
 @app.command
 def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
-    """True counts of the pending store."""
+    """True counts of the pending store, or of every bucket."""
+    settings = connection.settings()
+    if settings.pending == "buckets":
+        return _bucket_stats(settings, json_)
     with open_scheduler(connection, store_alone=True) as scheduler:
         counts: dict[str, Any]
         if scheduler.remote is not None:
@@ -256,4 +260,27 @@ def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
     else:
         for name, value in counts.items():
             out.print(f"{name:14} {value}")
+    return OK
+
+
+def _bucket_stats(settings: Settings, json_: bool) -> int:
+    """Rows and oldest of every bucket; where nothing waits is left out of the table."""
+    from sendlater.buckets.counts import bucket_counts
+
+    counts = bucket_counts(settings)
+    rows = sum(one.rows for one in counts)
+    if json_:
+        out.print(
+            json.dumps({"pending": rows, "buckets": [one._asdict() for one in counts]}),
+            highlight=False,
+        )
+        return OK
+    table = Table("bucket", "from s", "to s", "rows", "oldest", box=None)
+    for one in counts:
+        if one.rows:
+            oldest = "" if one.oldest_ms is None else time_of(one.oldest_ms)
+            seconds = (str(one.lower_ms // 1_000), str(one.upper_ms // 1_000))
+            table.add_row(one.topic, *seconds, str(one.rows), oldest)
+    out.print(table)
+    out.print(f"pending        {rows}", highlight=False)
     return OK

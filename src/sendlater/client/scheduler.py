@@ -336,6 +336,8 @@ def _open(
         found = load(**{"bootstrap_servers": "", "redis": where, "space": space} | settings)
     else:
         found = load(**{"bootstrap_servers": where, "space": space} | settings)
+    if found.pending == "buckets":
+        return open_local(found, redis_url="")
     url = redis_url or found.redis.get_secret_value()
     if not url:
         from sendlater.local.redis_server import embedded_url

@@ -8,13 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NoReturn, cast
 
 from sendlater.client.brokers import Broker, open_broker
 from sendlater.client.plan import Done, Query, chunks, from_cursor, to_cursor
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import encode_cancel, encode_headers
-from sendlater.errors import BadRequest, BadSettings, BadTime, BrokerUnavailable, StoreUnavailable
+from sendlater.errors import (
+    BadRequest,
+    BadSettings,
+    BadTime,
+    BrokerUnavailable,
+    NotSupported,
+    StoreUnavailable,
+)
 from sendlater.limits import PAGE_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Record, Schedule, State
 from sendlater.pending import Pending
@@ -334,14 +342,47 @@ class InboxTransport(StoreTransport):
                 self._own[source] = max(self._own.get(source, 0), end)
 
 
+class BucketsTransport(InboxTransport):
+    """Kafka alone: schedules are sent like any other, and then nobody can find them."""
+
+    def forget(self, schedule_id: bytes) -> None:  # noqa: ARG002
+        """See Transport. Raises NotSupported, as everything does that needs a store."""
+        raise _not_in_buckets()
+
+
+class NoStore:
+    """Stands where the store would be: whoever asks it anything is told what to do instead."""
+
+    def __init__(self) -> None:
+        self.client = self
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _not_in_buckets()
+
+
+def _not_in_buckets() -> NotSupported:
+    return NotSupported(
+        "this installation keeps its schedules in Kafka alone (pending = buckets): they can be "
+        "sent, but not looked up, listed, taken back or changed one by one. `sendlater stats` "
+        "shows what waits; docs/buckets.md tells what to do instead"
+    )
+
+
 def open_local(settings: Settings, *, redis_url: str) -> StoreTransport:
     """The transport of an installation whose Kafka and Redis this process can reach."""
+    if settings.pending == "buckets":
+        return BucketsTransport(settings, redis_url="")
     kind = InboxTransport if settings.on_kafka else StoreTransport
     return kind(settings, redis_url=redis_url)
 
 
 def _open_pending(settings: Settings, redis_url: str) -> Pending:
     """The store with as many shards as the space was laid out with, whatever the settings say."""
+    if settings.pending == "buckets":
+        return cast("Pending", NoStore())
     pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)
     with answering():
         stands = pending.shards[0].state().get("shards")

@@ -29,7 +29,7 @@ class Installation:
                 "connector", cache_dir=settings.cache_dir, mirror=settings.maven_mirror
             )
         url, redis = settings.redis.get_secret_value(), None
-        if not url:
+        if not url and settings.pending == "redis":
             redis = RedisServer(settings.data_dir).start()
             url = redis.url
         return cls(redis_url=url, java_home=java.home, jars=connector, _redis=redis)

@@ -27,7 +27,11 @@ class SendLater(DataSource):
         return DUE_SCHEMA
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
-        """A lane."""
+        """A lane, or bucket 0."""
+        if self.options.get("pending") == "buckets":
+            from sendlater.pipeline.holder import HeldReader, Holding
+
+            return HeldReader(Holding.from_options(self.options))
         from sendlater.pipeline.source import DueReader, Lane
 
         return DueReader(Lane.from_options(self.options))

@@ -39,7 +39,8 @@ STREAMING = {
 
 def slots(settings: Settings) -> int:
     """Task slots a local Spark needs: lane tasks hold theirs, intake must find one free."""
-    return settings.lanes * settings.shards + settings.intake_slots
+    lanes = settings.lanes if settings.pending == "redis" else 1
+    return lanes * settings.shards + settings.intake_slots
 
 
 def spark_home(cache_dir: Path) -> Path:

@@ -133,26 +133,32 @@ class Targets:
             self._pending.set_target(topic.decode(), None)
 
     def _rejected(self, schedule: Schedule, reason: Reason, detail: str) -> Schedule:
-        """The same record for the rejected topic, its id the place it was read from."""
-        origin = schedule.origin
-        assert origin is not None, "only intake writes schedules with unchecked targets"
-        place = f"{origin.topic}/{origin.partition}/{origin.position}"
         tell(self._pending.shards[0], {f"rejected:{reason.value}": 1})
-        headers = [
-            *schedule.record.headers,
-            ("sendlater-rejected", reason.value.encode()),
-            ("sendlater-rejected-detail", detail.encode()),
-            ("sendlater-origin", place.encode()),
-            ("sendlater-origin-timestamp-ms", b"%d" % origin.timestamp_ms),
-            ("sendlater-rejected-target", schedule.record.topic.encode()),
-            ("sendlater-rejected-id", schedule.id),
-        ]
-        record = Record(
-            topic=self._settings.rejected_topic,
-            key=schedule.record.key,
-            value=schedule.record.value,
-            headers=headers,
+        return rejected_schedule(
+            schedule, reason, detail, rejected_topic=self._settings.rejected_topic
         )
-        return replace(
-            schedule, id=place.replace("/", "-").encode(), record=record, dialect="rejected"
-        )
+
+
+def rejected_schedule(
+    schedule: Schedule, reason: Reason, detail: str, *, rejected_topic: str
+) -> Schedule:
+    """The same record for the rejected topic, its id the place it was read from."""
+    origin = schedule.origin
+    assert origin is not None, "only intake writes schedules with unchecked targets"
+    place = f"{origin.topic}/{origin.partition}/{origin.position}"
+    headers = [
+        *schedule.record.headers,
+        ("sendlater-rejected", reason.value.encode()),
+        ("sendlater-rejected-detail", detail.encode()),
+        ("sendlater-origin", place.encode()),
+        ("sendlater-origin-timestamp-ms", b"%d" % origin.timestamp_ms),
+        ("sendlater-rejected-target", schedule.record.topic.encode()),
+        ("sendlater-rejected-id", schedule.id),
+    ]
+    record = Record(
+        topic=rejected_topic,
+        key=schedule.record.key,
+        value=schedule.record.value,
+        headers=headers,
+    )
+    return replace(schedule, id=place.replace("/", "-").encode(), record=record, dialect="rejected")

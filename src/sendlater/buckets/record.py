@@ -1,0 +1,81 @@
+"""How a schedule is written down while it waits in a bucket.
+
+Its key is the schedule's id, its value the payload. Header 0, `schedule`, is text with blanks
+between: due_ms, dialect, origin topic, partition, offset and timestamp_ms, target topic and, where
+it was asked for, target partition. Header 1, `key`, is the target's key or null. The user's headers
+follow, in their order. So a bucket's record can be read with any Kafka tool, and moving one copies
+it as it is.
+"""
+
+from typing import NamedTuple
+
+from sendlater.model import Headers, Origin, Record, Schedule
+
+SCHEDULE, KEY = "schedule", "key"
+DRAIN = "drain"
+"""The one header of a record that is no schedule: it asks the delivering run it names to end."""
+
+
+class Waiting(NamedTuple):
+    """A schedule as it is read from a bucket; topic names are ASCII and stay bytes."""
+
+    due_ms: int
+    offset: int
+    id: bytes
+    topic: bytes
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    dialect: str
+    origin: tuple[bytes, int, int]
+    origin_timestamp_ms: int
+
+    @property
+    def bytes_count(self) -> int:
+        """What the target topic must take."""
+        return len(self.key or b"") + len(self.value or b"")
+
+    def as_schedule(self) -> Schedule:
+        """The same as the noun everyone knows."""
+        topic, partition, position = self.origin
+        return Schedule(
+            id=self.id,
+            due_ms=self.due_ms,
+            record=Record(
+                topic=self.topic.decode(),
+                value=self.value,
+                key=self.key,
+                headers=self.headers,
+                partition=self.partition,
+            ),
+            dialect=self.dialect,
+            origin=Origin(
+                topic=topic.decode(),
+                partition=partition,
+                position=position,
+                timestamp_ms=self.origin_timestamp_ms,
+            ),
+        )
+
+
+def parse(offset: int, key: bytes | None, value: bytes | None, headers: Headers) -> Waiting | None:
+    """A bucket's record; None where it is no schedule."""
+    if key is None or len(headers) < 2 or headers[0][0] != SCHEDULE or headers[0][1] is None:
+        return None
+    due_ms, dialect, origin, partition, position, timestamp_ms, topic, *asked = headers[0][1].split(
+        b" "
+    )
+    return Waiting(
+        due_ms=int(due_ms),
+        offset=offset,
+        id=key,
+        topic=topic,
+        partition=int(asked[0]) if asked else None,
+        key=headers[1][1],
+        value=value,
+        headers=headers[2:],
+        dialect=dialect.decode(),
+        origin=(origin, int(partition), int(position)),
+        origin_timestamp_ms=int(timestamp_ms),
+    )

@@ -1,0 +1,133 @@
+"""What must be running: Spark queries and loops, started again when they end."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sendlater.errors import Fenced
+
+RESTART_DELAY_S = 0.5
+"""Pause before the first restart of a failed query; doubled each time after."""
+HEALTHY_S = 30.0
+"""A query that ran this long has its restart delay forgotten."""
+LOOP_STOP_S = 60.0
+"""Longest wait for the pass under way when a loop is stopped."""
+
+_log = structlog.get_logger()
+
+
+class Running(Protocol):
+    """A query or a loop, as far as who watches it is concerned."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+
+    def exception(self) -> Exception | None:
+        """Why it ended."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+@dataclass
+class Worker:
+    """A query that must be running: how to start it, and what it is doing now."""
+
+    name: str
+    start: Callable[[], "Running | StreamingQuery"]
+    query: "Running | StreamingQuery | None" = None
+    started_s: float = 0.0
+    delay_s: float = RESTART_DELAY_S
+    next_s: float = 0.0
+    run: int = 0
+    lane: int | None = None
+
+    def begin(self) -> None:
+        """Start it, once more or for the first time."""
+        self.started_s = time.monotonic()
+        self.query = self.start()
+
+    def look_after(
+        self, now_s: float, *, delay_s_max: float, ended: Callable[[], None] = lambda: None
+    ) -> None:
+        """Restart it when it has ended, with growing pauses; its cause is logged once, in words.
+
+        `ended` is called first when it has: it may raise.
+        """
+        if self.query is not None:
+            if self.query.isActive:
+                if now_s - self.started_s > HEALTHY_S:
+                    self.delay_s = RESTART_DELAY_S
+                return
+            ended()
+            _log.error("query failed", query=self.name, cause=cause(self.query))
+            self.query = None
+            self.next_s = now_s + self.delay_s
+            self.delay_s = min(2 * self.delay_s, delay_s_max)
+        elif now_s >= self.next_s:
+            try:
+                self.begin()
+                _log.info("query started again", query=self.name)
+            except Fenced:
+                raise
+            except Exception as error:
+                _log.warning("query cannot start yet", query=self.name, cause=str(error))
+                self.next_s = now_s + self.delay_s
+
+
+class Loop:
+    """A thread that takes one step after another; `stop` lets the one under way finish."""
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        """`step` returns how many seconds the next may wait; `wake` cuts that short."""
+        self._step = step
+        self._stop = False
+        self._wake = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._wake.clear()
+                pause_s = self._step()
+                if not self._stop:
+                    self._wake.wait(pause_s)
+        except Exception as error:
+            self._error = error
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    def exception(self) -> Exception | None:
+        """Why it ended by itself."""
+        return self._error
+
+    def stop(self) -> None:
+        """Let the step under way finish, and end."""
+        self._stop = True
+        self._wake.set()
+        self._thread.join(LOOP_STOP_S)
+
+
+def cause(query: "Running | StreamingQuery") -> str:
+    """Why a query ended: the last line of the Python error in it, or the first of Spark's."""
+    error = query.exception()
+    if error is None:
+        return "it was stopped"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Error:" in line or "Exception:" in line]
+    return (named or lines or ["unknown"])[-1][:500]

@@ -1,0 +1,211 @@
+"""The task that delivers from bucket 0, with a clock and a partition that the test moves."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from sendlater.buckets.progress import Committed
+from sendlater.clock import FixedClock
+from sendlater.errors import BrokerUnavailable
+from sendlater.model import Reason
+from sendlater.pipeline.answers import Answers
+from sendlater.pipeline.holder import HeldSlice, Holding, HoldTask, Standing
+
+HOLDING = Holding(
+    client={},
+    topic="b-00",
+    shards=1,
+    group="done",
+    prepared="prepared",
+    run="run1",
+    window_ms=2_000,
+    idle_window_ms=10_000,
+    rejected_topic="bad",
+)
+WINDOW_MS = 1_000
+
+
+@dataclass
+class Message:
+    """A record as confluent-kafka gives it."""
+
+    at: int
+    due_ms: int
+    topic: str = "out"
+    position: int = -1
+    drain: str = ""
+
+    def offset(self):
+        return self.at
+
+    def key(self):
+        return None if self.drain else b"id"
+
+    def value(self):
+        return b"%d" % self.due_ms
+
+    def error(self):
+        return None
+
+    def headers(self):
+        if self.drain:
+            return [("drain", self.drain.encode())]
+        position = self.position if self.position >= 0 else self.at
+        text = f"{self.due_ms} headers in 0 {position} 1 {self.topic}"
+        return [("schedule", text.encode()), ("key", None)]
+
+
+class Partition:
+    """A partition whose reader finds what is there; waiting moves the clock."""
+
+    def __init__(self, clock, messages):
+        self.clock, self.messages, self.at = clock, messages, 0
+        self.committed = None
+
+    def assign(self, places):
+        self.at = places[0].offset
+
+    def poll(self, wait_s):
+        got = self.consume(1, 0)
+        if not got:
+            self.clock.advance(max(1, round(wait_s * 1_000)))
+        return got[0] if got else None
+
+    def consume(self, count, _):
+        got = [m for m in self.messages if m.at >= self.at][:count]
+        if got:
+            self.at = got[-1].at + 1
+        return got
+
+    def commit(self, *, offsets, asynchronous):
+        assert not asynchronous
+        self.committed = Standing.of(Committed(offsets[0].offset, offsets[0].metadata))
+
+
+class Known:
+    """Answers about targets: everything is well but `gone`, and `slow` at first."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def ask(self, topic):
+        pass
+
+    def of(self, topic):
+        if topic == b"slow":
+            self.asked += 1
+            return 1_000 if self.asked > 5 else None
+        return Reason.UNKNOWN_TOPIC if topic == b"gone" else 1_000
+
+
+def window(messages, *, before=None, now_ms=10_000, end_ms=None):
+    """One batch: [(due_ms, topic, when it was yielded)], and where the partition stands then."""
+    clock = FixedClock(now_ms)
+    partition = Partition(clock, messages)
+    held = HeldSlice(0, before or Standing(resume=0), end_ms or now_ms + WINDOW_MS)
+    task = HoldTask(HOLDING, held, clock=clock, answers=Known(), consumer=partition)
+    rows = [
+        (due_ms, topic, clock.now_ms())
+        for batch in task.batches()
+        for due_ms, topic in zip(
+            batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True
+        )
+    ]
+    return rows, partition.committed
+
+
+def test_each_goes_out_in_its_millisecond_in_due_order():
+    rows, at = window([Message(0, 10_500), Message(1, 10_200), Message(2, 9_000)])
+
+    assert [due_ms for due_ms, _, _ in rows] == [9_000, 10_200, 10_500]
+    assert all(0 <= when - max(due_ms, 10_000) <= 1 for due_ms, _, when in rows)
+    assert (at.resume, at.read_end) == (3, 3)
+
+
+def test_what_is_not_yet_due_is_read_again_by_the_next_and_nothing_goes_out_twice():
+    messages = [Message(0, 12_500), Message(1, 10_500), Message(2, 11_700)]
+    first, at = window(messages)
+    assert (at.resume, at.read_end, at.end_ms) == (0, 3, 11_000)
+
+    messages.append(Message(3, 10_900))
+    second, later = window(messages, before=at, now_ms=11_300, end_ms=12_300)
+
+    assert [due_ms for due_ms, _, _ in first] == [10_500]
+    assert [due_ms for due_ms, _, _ in second] == [10_900, 11_700]
+    assert (later.resume, later.read_end) == (0, 4)
+    third, end = window(messages, before=later, now_ms=12_400, end_ms=13_000)
+    assert [due_ms for due_ms, _, _ in third] == [12_500]
+    assert end.resume == 4
+
+
+def test_a_record_that_a_repeated_pass_wrote_twice_goes_out_once():
+    rows, at = window([Message(0, 10_500, position=7), Message(1, 10_500, position=7)])
+    assert len(rows) == 1
+    assert at.resume == 2
+
+
+def test_a_target_that_is_gone_is_rejected_and_a_slow_answer_delays_only_its_own():
+    rows, at = window([Message(0, 10_100, "gone"), Message(1, 10_100, "slow"), Message(2, 10_110)])
+
+    assert {(due_ms, topic) for due_ms, topic, _ in rows} == {
+        (10_100, "bad"),
+        (10_100, "slow"),
+        (10_110, "out"),
+    }
+    assert next(when for _, topic, when in rows if topic == "out") <= 10_111
+    assert at.resume == 3
+
+
+def test_a_batch_waits_for_an_answer_before_it_ends():
+    """Otherwise it would count as delivered, being due by then."""
+    rows, at = window([Message(0, 10_990, "slow")])
+    assert [topic for _, topic, _ in rows] == ["slow"]
+    assert at.end_ms > 11_000
+
+
+def test_asked_to_end_it_ends_and_says_so():
+    rows, at = window([Message(0, 10_000), Message(1, 0, drain="run1"), Message(2, 10_900)])
+    assert [due_ms for due_ms, _, _ in rows] == [10_000]
+    assert at.drained
+    assert at.resume == 2
+
+
+def test_what_another_run_was_asked_means_nothing():
+    rows, at = window([Message(0, 0, drain="run0"), Message(1, 10_900)])
+    assert len(rows) == 1
+    assert not at.drained
+
+
+def test_an_idle_batch_ends_a_window_after_its_first_delivery():
+    """So that it soon counts: what a crash repeats is a window, however long the batch was."""
+    _, at = window([Message(0, 10_500)], end_ms=20_000)
+    assert 10_500 + HOLDING.window_ms <= at.end_ms <= 10_510 + HOLDING.window_ms
+
+
+def test_where_a_partition_stands_survives_being_written_down():
+    at = Standing(resume=5, read_end=9, end_ms=77, run="r", batch_ms=78, delivered=2, drained=True)
+    assert Standing.of(at.noted()) == at
+    assert Standing.of(Committed(5, "")) == Standing(resume=5)
+    assert Standing.of(replace(at, drained=False).noted()).drained is False
+
+
+class Broker:
+    """Says the same about every topic."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def look_up(self, topic):
+        return self.answer
+
+
+def test_a_rejected_topic_that_cannot_be_written_stops_delivery_aloud():
+    """Rather than lose what should go there."""
+    answers = Answers(Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad")
+
+    def told():
+        while answers.of(b"bad") is None:
+            pass
+
+    with pytest.raises(BrokerUnavailable, match="rejected topic 'bad'"):
+        told()

@@ -26,6 +26,8 @@ from sendlater.pending.packing import pack
 
 CATCH_UP_S = 10.0
 """Longest wait for intake to read what was on the inbox before a question."""
+LOOK_S = 1.0
+"""The same for a list, which is shown all the same when intake does not come."""
 CATCH_UP_PAUSE_S = 0.01
 DAY_MS = 86_400_000
 
@@ -212,15 +214,20 @@ class Office:
     def catch_up(self) -> None:
         """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable when it
         does not: an answer would not be true."""
+        behind = self.caught_up(within_s=CATCH_UP_S)
+        if behind:
+            raise StoreUnavailable(
+                f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
+                "is the service running?"
+            )
+
+    def caught_up(self, *, within_s: float) -> set[str]:
+        """The same for those who look only: what intake has not read by then, empty if all is."""
         ends = self._inbox_ends()
-        deadline = time.monotonic() + CATCH_UP_S
-        while behind := self._behind(ends):
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(
-                    f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
-                    "is the service running?"
-                )
+        deadline = time.monotonic() + within_s
+        while (behind := self._behind(ends)) and time.monotonic() < deadline:
             time.sleep(CATCH_UP_PAUSE_S)
+        return behind
 
     def _behind(self, ends: dict[str, int]) -> set[str]:
         if not ends:

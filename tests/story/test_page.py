@@ -29,7 +29,7 @@ class Installation:
     """A service with REST and the page, its store, its tokens."""
 
     def __init__(self, url, redis_url, space, tokens):
-        self.url, self.tokens = url, tokens
+        self.url, self.redis_url, self.tokens = url, redis_url, tokens
         self.settings = Settings(redis=redis_url, space=space)
         self.pending = Pending.open(redis_url, space=space, shards=2)
         self.desk = Desk(self.pending)
@@ -132,13 +132,13 @@ def chart_ready(page):
 
 
 def select_spike(page, installation):
-    """Drag over the tallest bar of the whole future."""
+    """Drag over the tallest bar: the spike is about half way to the last one of all."""
     chart_ready(page)
     box = page.locator("#chart .nsewdrag").bounding_box()
-    left, middle = box["x"] + 2, box["y"] + box["height"] / 2
-    page.mouse.move(left, middle)
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.4, middle)
     page.mouse.down()
-    page.mouse.move(left + box["width"] / 2, middle, steps=5)
+    page.mouse.move(box["x"] + box["width"] * 0.7, middle, steps=5)
     page.mouse.up()
 
 
@@ -277,7 +277,7 @@ def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, install
 def test_numbers_live_until_paused(page, installation):
     shown = page.locator("#tile-pending b")
     expect(shown).not_to_have_text("")
-    page.get_by_role("button", name="Live").click()
+    page.get_by_role("button", name="Live", exact=True).click()
     expect(page.get_by_role("button", name="Paused")).to_be_visible()
     page.get_by_role("button", name="Paused").click()
     with page.expect_request("**/v1/events"):

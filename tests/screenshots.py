@@ -4,11 +4,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "story"))
+sys.path += [str(Path(__file__).parent / "story"), str(Path(__file__).parent)]
 
 from playwright.sync_api import sync_playwright
-from servers import own_redis
-from test_page import CHROMIUM, Installation, chart_ready
+from servers import own_redis, tool
+from test_page import Installation, chart_ready
 
 from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
@@ -25,7 +25,9 @@ def main(directory: Path) -> None:
         )
         process = HttpProcess(settings, redis_url=redis.url)
         Installation(process.url, redis.url, "pictures", {}).fill()
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=tool("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(process.url)
         chart_ready(page)

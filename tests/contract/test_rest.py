@@ -3,12 +3,14 @@
 import base64
 import json
 import os
+import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from servers import COMMAND
+from servers import COMMAND, tool
 from starlette.testclient import TestClient
 
 from sendlater.api.access import new_token
@@ -470,3 +472,20 @@ def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
         assert run("cancel", "a") == [{"a": "cancelled"}]
     finally:
         process.close()
+
+
+def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):
+    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+    commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL).group(1)
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    try:
+        done = subprocess.run(
+            [tool("bash"), "-e", "-c", commands.replace("localhost:8080", process.url)],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        process.close()
+    said = done.stdout.decode()
+    assert [said.count(f'"answer":"{word}"') for word in ("moved", "cancelled")] == [2, 1], said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from servers import ServiceProcess, wait_until
+from servers import ServiceProcess, tool, wait_until
 
 from sendlater.api.access import new_token
 from sendlater.client.scheduler import Scheduler
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.story
 
 COUNT = 200_000
 HOUR_MS = 3_600_000
-CHROMIUM = "/usr/bin/chromium"
 expect.set_options(timeout=30_000)
 
 
@@ -84,7 +83,9 @@ def installation(redis_url, tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=tool("chromium"), args=["--no-sandbox"]
+        )
         yield browser
         browser.close()
 

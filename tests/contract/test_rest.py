@@ -4,13 +4,16 @@ import base64
 import json
 import os
 import re
+import ssl
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2
+import psutil
 import pytest
-from servers import COMMAND, tool
+from servers import COMMAND, tool, wait_until
 from starlette.testclient import TestClient
 
 from sendlater.api.access import new_token
@@ -489,3 +492,27 @@ def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):
         process.close()
     said = done.stdout.decode()
     assert [said.count(f'"answer":"{word}"') for word in ("moved", "cancelled")] == [2, 1], said
+
+
+def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([tool("openssl"), *request.split(), *names], check=True, capture_output=True)
+    settings = settings_for(redis_url, space, http_cert=cert, http_key=key)
+    process = HttpProcess(settings, redis_url=redis_url)
+    try:
+        assert process.url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        assert httpx2.get(f"{process.url}/healthz", verify=trusting).text == "ok\n"
+    finally:
+        process.close()
+
+
+def test_it_ends_with_its_parent_however_that_ends(redis_url, space):
+    """The parent holds the other end of its input; nothing else keeps it alive."""
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    child = psutil.Process(process._process.pid)
+    process._process.stdin.close()
+    wait_until(lambda: process._process.poll() is not None, "the child has ended")
+    assert not child.is_running()

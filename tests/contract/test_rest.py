@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from sendlater.api.access import new_token
 from sendlater.api.app import make_app
 from sendlater.api.serving import HttpProcess
+from sendlater.client.brokers import open_topics
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
@@ -339,6 +340,28 @@ def test_numbers_are_true(api):
     assert "sendlater_pending 11.0" in api.get("/metrics").text
     assert api.get("/healthz").text == "ok\n"
     assert api.get("/readyz").text == "ready\n"
+
+
+def test_rejected_records_are_found_and_sent_again(api, pending, redis_url, space):
+    headers = [("sendlater-rejected", b"no-time"), ("sendlater-rejected-target", b"orders")]
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        for n in range(3):
+            value = b"value %d" % n
+            topics.produce(Record(topic="rejected", key=b"k", value=value, headers=headers))
+    listed = api.get("/v1/records", params={"search": "value 1"}).json()["items"]
+    assert [(one["value"], one["reason"]) for one in listed] == [("value 1", "no-time")]
+    places = [listed[0]["place"], "0/1", f"9/{2**63}"]
+    body = {"topic": "rejected", "places": places, "delay": "1h"}
+    told = api.post("/v1/records:redrive", json=body).json()
+    assert told["redriven"] == 1
+    assert [one["place"] for one in told["skipped"]] == places[1:]
+    (again,) = pending.list(count_max=9)
+    assert (again.record.topic, again.record.key, again.record.value) == (
+        "orders",
+        b"k",
+        b"value 1",
+    )
+    assert again.record.headers == []
 
 
 # --- who may what ---------------------------------------------------------------------------------

@@ -298,6 +298,18 @@ def test_a_spike_can_be_shifted_spread_and_put_back(api):
     assert undone["answers"] == {"changed": 1, "moved": 9}, "what was changed since stays"
 
 
+def test_a_selection_too_large_to_change_is_counted_all_the_same(api, monkeypatch):
+    monkeypatch.setattr("sendlater.api.bulk.BULK_COUNT_MAX", 3)
+    for n in range(5):
+        send(api, id=f"n{n}", due_ms=FAR_MS + n)
+    within = {"due_from": "2030-03-17T17:46:40Z"}
+    dry = api.post("/v1/schedules:cancel", json={**within, "dry_run": True}).json()
+    assert dry["matched"] == 5
+    refused(api.post("/v1/schedules:cancel", json=within), 422, "at most 3, got 5")
+    refused(api.post("/v1/schedules:cancel", json={"id_prefix": "n"}), 422, "got 4 or more")
+    assert len(ids(api.get("/v1/schedules"))) == 5
+
+
 def test_bulk_by_ids_and_bulk_refusals(api):
     send(api, id="a", delay="1h")
     got = api.post("/v1/schedules:deliver-now", json={"ids": ["a", "zz"]}).json()

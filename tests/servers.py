@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import psutil
+import pytest
 
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.redis_server import RedisServer
@@ -40,6 +42,18 @@ async def until(condition: Callable[[], T], what: str, *, timeout_s: float = 30.
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         await asyncio.sleep(POLL_S)
     return value
+
+
+def tool(name: str) -> str:
+    """The path of a program that is not ours to install: without it a test is skipped at home, and
+    fails in CI, where `.ci/run` installs it."""
+    path = shutil.which(name)
+    if path is None:
+        missing = f"{name} is not installed (.ci/run installs it)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return path
 
 
 @contextmanager

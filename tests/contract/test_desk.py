@@ -41,9 +41,13 @@ def everything(desk: Desk, wanted: Filter, count_max: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pages_show_each_that_passes_once_and_in_order(desk: Desk, seed: int) -> None:
-    """Many with the same due time, page sizes that cut through them, two ways to write a topic."""
+def test_pages_show_each_that_passes_once_and_in_order(
+    desk: Desk, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many with the same due time, page sizes that cut through them, shards that stop looking at
+    different places."""
     draw = random.Random(seed)
+    monkeypatch.setattr("sendlater.pending.pages.PAGE_LOOK_MAX", 3 + 20 * seed)
     stored = [
         schedule(b"%c%d" % (draw.choice(b"ab"), n), draw.randrange(5), draw.choice(["x", "yy"]))
         for n in range(300)

@@ -3,17 +3,23 @@
 import base64
 import json
 import os
+import re
+import ssl
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx2
+import psutil
 import pytest
-from servers import COMMAND
+from servers import COMMAND, tool, wait_until
 from starlette.testclient import TestClient
 
 from sendlater.api.access import new_token
 from sendlater.api.app import make_app
 from sendlater.api.serving import HttpProcess
+from sendlater.client.brokers import open_topics
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
@@ -292,6 +298,18 @@ def test_a_spike_can_be_shifted_spread_and_put_back(api):
     assert undone["answers"] == {"changed": 1, "moved": 9}, "what was changed since stays"
 
 
+def test_a_selection_too_large_to_change_is_counted_all_the_same(api, monkeypatch):
+    monkeypatch.setattr("sendlater.api.bulk.BULK_COUNT_MAX", 3)
+    for n in range(5):
+        send(api, id=f"n{n}", due_ms=FAR_MS + n)
+    within = {"due_from": "2030-03-17T17:46:40Z"}
+    dry = api.post("/v1/schedules:cancel", json={**within, "dry_run": True}).json()
+    assert dry["matched"] == 5
+    refused(api.post("/v1/schedules:cancel", json=within), 422, "at most 3, got 5")
+    refused(api.post("/v1/schedules:cancel", json={"id_prefix": "n"}), 422, "got 4 or more")
+    assert len(ids(api.get("/v1/schedules"))) == 5
+
+
 def test_bulk_by_ids_and_bulk_refusals(api):
     send(api, id="a", delay="1h")
     got = api.post("/v1/schedules:deliver-now", json={"ids": ["a", "zz"]}).json()
@@ -334,6 +352,28 @@ def test_numbers_are_true(api):
     assert "sendlater_pending 11.0" in api.get("/metrics").text
     assert api.get("/healthz").text == "ok\n"
     assert api.get("/readyz").text == "ready\n"
+
+
+def test_rejected_records_are_found_and_sent_again(api, pending, redis_url, space):
+    headers = [("sendlater-rejected", b"no-time"), ("sendlater-rejected-target", b"orders")]
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        for n in range(3):
+            value = b"value %d" % n
+            topics.produce(Record(topic="rejected", key=b"k", value=value, headers=headers))
+    listed = api.get("/v1/records", params={"search": "value 1"}).json()["items"]
+    assert [(one["value"], one["reason"]) for one in listed] == [("value 1", "no-time")]
+    places = [listed[0]["place"], "0/1", f"9/{2**63}"]
+    body = {"topic": "rejected", "places": places, "delay": "1h"}
+    told = api.post("/v1/records:redrive", json=body).json()
+    assert told["redriven"] == 1
+    assert [one["place"] for one in told["skipped"]] == places[1:]
+    (again,) = pending.list(count_max=9)
+    assert (again.record.topic, again.record.key, again.record.value) == (
+        "orders",
+        b"k",
+        b"value 1",
+    )
+    assert again.record.headers == []
 
 
 # --- who may what ---------------------------------------------------------------------------------
@@ -470,3 +510,44 @@ def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
         assert run("cancel", "a") == [{"a": "cancelled"}]
     finally:
         process.close()
+
+
+def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):
+    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+    commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL).group(1)
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    try:
+        done = subprocess.run(
+            [tool("bash"), "-e", "-c", commands.replace("localhost:8080", process.url)],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        process.close()
+    said = done.stdout.decode()
+    assert [said.count(f'"answer":"{word}"') for word in ("moved", "cancelled")] == [2, 1], said
+
+
+def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([tool("openssl"), *request.split(), *names], check=True, capture_output=True)
+    settings = settings_for(redis_url, space, http_cert=cert, http_key=key)
+    process = HttpProcess(settings, redis_url=redis_url)
+    try:
+        assert process.url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        assert httpx2.get(f"{process.url}/healthz", verify=trusting).text == "ok\n"
+    finally:
+        process.close()
+
+
+def test_it_ends_with_its_parent_however_that_ends(redis_url, space):
+    """The parent holds the other end of its input; nothing else keeps it alive."""
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    child = psutil.Process(process._process.pid)
+    process._process.stdin.close()
+    wait_until(lambda: process._process.poll() is not None, "the child has ended")
+    assert not child.is_running()

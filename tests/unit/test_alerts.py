@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import yaml
+from servers import tool
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "sendlater.rules.yml"
@@ -26,7 +27,7 @@ def used(text):
 def test_rules_fire_when_they_should():
     """With Prometheus' own tool, which CI installs."""
     done = subprocess.run(
-        ["promtool", "test", "rules", "sendlater.rules.test.yml"],
+        [tool("promtool"), "test", "rules", "sendlater.rules.test.yml"],
         cwd=RULES.parent,
         capture_output=True,
         timeout=60,

@@ -40,7 +40,7 @@ def address_of(settings: Settings) -> tuple[str, int]:
     return host, int(port)
 
 
-def make_app(settings: Settings, *, redis_url: str) -> ASGIApp:
+def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     """The whole application; its threads run between startup and shutdown.
 
     Raises BadSettings, Unavailable.
@@ -76,14 +76,14 @@ def make_app(settings: Settings, *, redis_url: str) -> ASGIApp:
         clock_s=lambda: int(time.time()),
         loopback=host in LOOPBACK,
     )
-    return Headers(gate)
+    return Headers(gate, desktop=desktop)
 
 
 class Headers:
     """Adds the headers every answer has, unless a route has said otherwise."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, *, desktop: Desktop) -> None:
+        self.app, self.desktop = app, desktop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass through."""

@@ -24,8 +24,12 @@ from sendlater.pending import Answer, Desk, Move, Pending
 from sendlater.pending.connect import answering
 from sendlater.pending.packing import pack
 
+ACK_S = 30.0
+"""Longest wait for the broker to take a record."""
 CATCH_UP_S = 10.0
 """Longest wait for intake to read what was on the inbox before a question."""
+LOOK_S = 1.0
+"""The same for a list, which is shown all the same when intake does not come."""
 CATCH_UP_PAUSE_S = 0.01
 DAY_MS = 86_400_000
 
@@ -94,21 +98,28 @@ class Office:
 
     def _send(self, records: Sequence[tuple[Record, int | None]]) -> list[Exception | None]:
         """Put records on the inbox, each in a partition if one is given; waits for the broker."""
-        failed: list[Exception | None] = [None] * len(records)
+        unheard = BrokerUnavailable(f"the broker has not answered within {ACK_S:g} s")
+        outcome: list[Exception | None] = [unheard] * len(records)
+        # Another thread's flush may be what writes ours: only the acknowledgement counts.
+        left = threading.Semaphore(0)
 
         def told(number: int) -> Callable[[Exception | None, int, int], None]:
-            return lambda error, _partition, _position: failed.__setitem__(number, error)
+            def done(error: Exception | None, _partition: int, _position: int) -> None:
+                outcome[number] = error
+                left.release()
+
+            return done
 
         for number, (record, partition) in enumerate(records):
             placed = record if partition is None else replace(record, partition=partition)
             self.broker.send(placed, on_done=told(number))
-        # One that failed is in `failed`; flush may tell of it too.
-        try:
+        with suppress(BrokerUnavailable):  # each record's outcome says so too
             self.broker.flush()
-        except BrokerUnavailable as error:
-            if not any(failed):
-                return [error] * len(records)
-        return failed
+        deadline = time.monotonic() + ACK_S
+        for _ in records:
+            if not left.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                break
+        return outcome
 
     # --- changing -------------------------------------------------------------------------------
 
@@ -212,15 +223,20 @@ class Office:
     def catch_up(self) -> None:
         """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable when it
         does not: an answer would not be true."""
+        behind = self.caught_up(within_s=CATCH_UP_S)
+        if behind:
+            raise StoreUnavailable(
+                f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
+                "is the service running?"
+            )
+
+    def caught_up(self, *, within_s: float) -> set[str]:
+        """The same for those who look only: what intake has not read by then, empty if all is."""
         ends = self._inbox_ends()
-        deadline = time.monotonic() + CATCH_UP_S
-        while behind := self._behind(ends):
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(
-                    f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
-                    "is the service running?"
-                )
+        deadline = time.monotonic() + within_s
+        while (behind := self._behind(ends)) and time.monotonic() < deadline:
             time.sleep(CATCH_UP_PAUSE_S)
+        return behind
 
     def _behind(self, ends: dict[str, int]) -> set[str]:
         if not ends:

@@ -5,8 +5,7 @@ import gzip
 import time
 from collections.abc import AsyncIterator
 from functools import cache
-from importlib import metadata, resources, util
-from pathlib import Path
+from importlib import resources
 from urllib.parse import parse_qs
 
 import msgspec
@@ -16,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from sendlater.api.access import COOKIE, SESSION_S, Role, require
 from sendlater.api.problems import Problem
-from sendlater.api.reference import html
+from sendlater.api.reference import html, plotly_script
 from sendlater.api.schedules import desktop
 
 router = APIRouter(include_in_schema=False)
@@ -28,7 +27,6 @@ SIGN_IN_BYTES_MAX = 1_000
 STATIC_S = 3_600
 """How long browsers keep our scripts; plotly's for a year, its version is in the name."""
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-PLOTLY = f"plotly-{metadata.version('plotly')}.min.js"
 PAGES = {
     "/": ("overview", "Pending"),
     "/schedule": ("detail", "Schedule"),
@@ -41,12 +39,8 @@ PAGES = {
 @cache
 def static(name: str) -> tuple[bytes, bytes] | None:
     """A file of ours, or plotly's script from its package: plain and compressed."""
-    if name == PLOTLY:
-        package = util.find_spec("plotly")
-        assert package is not None
-        assert package.origin is not None
-        content = (Path(package.origin).parent / "package_data" / "plotly.min.js").read_bytes()
-    else:
+    script, content = plotly_script()
+    if name != script:
         file = resources.files(__package__) / "static" / name
         if "/" in name or name.startswith(".") or not file.is_file():
             return None
@@ -60,7 +54,7 @@ def static_file(request: Request, name: str) -> Response:
     found = static(name)
     if found is None:
         raise Problem(404, "no such file")
-    kept_s = 365 * 86_400 if name == PLOTLY else STATIC_S
+    kept_s = 365 * 86_400 if name == plotly_script()[0] else STATIC_S
     headers = {"Cache-Control": f"public, max-age={kept_s}", "Vary": "Accept-Encoding"}
     plain, packed = found
     kind = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
@@ -85,7 +79,7 @@ def _shell(request: Request) -> HTMLResponse:
         payload=at.shows_payload(who),
         badge=at.settings.http_badge,
         signed_in=at.tokens.asked,
-        plotly=PLOTLY,
+        plotly=plotly_script()[0],
         rejected_topic=at.settings.rejected_topic,
         inbox=at.office.inboxes[0],
     )

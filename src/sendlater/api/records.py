@@ -160,8 +160,10 @@ class Records:
 
     def at(self, topic: str, place: str) -> Arrived | None:
         """The record at `partition/position`."""
-        partition, _, position = place.partition("/")
-        return self._tails.at(topic, int(partition), int(position))
+        partition, position = (int(part) for part in place.split("/"))
+        if not (partition < 2**31 and position < 2**63):
+            return None
+        return self._tails.at(topic, partition, position)
 
 
 def _contains(record: Arrived, wanted: bytes) -> bool:

@@ -1,7 +1,11 @@
 """The REST interface explained on a page of its own, made from the OpenAPI document: no CDN."""
 
+import base64
+import hashlib
+import re
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources, util
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,12 +15,34 @@ from starlette.responses import HTMLResponse
 
 from sendlater.api.access import Role, require
 
-EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-"""Digest of nothing: plotly.js makes an empty style element and adds its rules by script."""
-CSP = (
-    f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY}; img-src 'self' data: blob:; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
+PLOTLY_STYLE = re.compile(rb"\.textContent='(\.maplibregl-map[^']*)'")
+"""The one text that plotly.js, as packaged, puts into a style element: of maps; we have none."""
+
+
+@cache
+def plotly_script() -> tuple[str, bytes]:
+    """Name, with the version, and content of plotly.js as it lies in the Python package."""
+    package = util.find_spec("plotly")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "package_data" / "plotly.min.js"
+    return f"plotly-{metadata.version('plotly')}.min.js", path.read_bytes()
+
+
+@cache
+def policy() -> str:
+    """Content-Security-Policy: nothing from elsewhere, no inline script, and no inline style but
+    what plotly.js adds by itself: an empty element that it fills by script, and the one above."""
+    styles = [b"", *PLOTLY_STYLE.findall(plotly_script()[1])]
+    digests = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
+    allowed = [f"'sha256-{digest}'" for digest in digests]
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' "
+        f"{' '.join(allowed)}; img-src 'self' data: blob:; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    )
+
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -34,7 +60,7 @@ def templates() -> Environment:
 def html(name: str, /, **values: Any) -> HTMLResponse:
     """A page."""
     text = templates().get_template(name).render(**values)
-    return HTMLResponse(text, headers={"Content-Security-Policy": CSP})
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy()})
 
 
 def _schema_of(spec: Any, content: Any) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from sendlater.api import wire
 from sendlater.api.access import Identity, Role, require
 from sendlater.api.desktop import Desktop
 from sendlater.api.documented import documented
-from sendlater.api.office import Changed
+from sendlater.api.office import LOOK_S, Changed
 from sendlater.api.problems import Problem, as_problem
 from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
@@ -119,7 +119,10 @@ def page(
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
     cursor: str | None = Query(None),
 ) -> Response:
-    """With a filter a page may be short, or empty, and not the last one."""
+    """With a filter a page may be short, or empty, and not the last one.
+
+    When intake is behind for a second, header Sendlater-Behind names what it has not read.
+    """
     who = require(request.scope, Role.READ)
     at = desktop(request)
     wanted = wire.to_filter(
@@ -129,7 +132,7 @@ def page(
         topic=topic,
         now_ms=at.clock.now_ms(),
     )
-    at.office.catch_up()
+    behind = at.office.caught_up(within_s=LOOK_S)
     if state == "pending":
         after = wire.from_cursor(cursor) if cursor else None
         got = at.office.desk.page(wanted, count_max=limit, after=after)
@@ -140,7 +143,8 @@ def page(
     if caller:
         found = [one for one in found if wire.caller_of(one.record.headers) == caller]
     items = [wire.show(one, payload=payload) for one in found]
-    return answer({"items": items, "next_cursor": next_cursor})
+    told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
+    return answer({"items": items, "next_cursor": next_cursor}, headers=told)
 
 
 @router.post(

@@ -134,11 +134,12 @@ SCHEMAS: dict[str, Json] = {
         version={**_TEXT, "description": "Changes with every change; the ETag."},
         caller=_TEXT,
         origin=_object(
-            ["topic", "partition", "position", "timestamp_ms"],
+            ["topic", "partition", "position", "timestamp_ms", "place"],
             topic=_TEXT,
             partition=_COUNT,
             position=_COUNT,
             timestamp_ms=_COUNT,
+            place={**_TEXT, "description": "partition/position, for clients without big numbers."},
         ),
         key=_or_null("string"),
         key_base64=_BASE64,
@@ -257,7 +258,7 @@ SCHEMAS: dict[str, Json] = {
         topic=_TOPIC,
         places={
             "type": "array",
-            "items": {"type": "string", "pattern": "^[0-9]{1,9}/[0-9]{1,18}$"},
+            "items": {"type": "string", "pattern": "^[0-9]{1,9}/[0-9]{1,19}$"},
             "minItems": 1,
             "maxItems": BULK_IDS_MAX,
         },

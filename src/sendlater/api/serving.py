@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
 from sendlater.api.app import address_of, make_app
 from sendlater.clock import SystemClock
@@ -31,14 +32,14 @@ GRACE_S = 5
 _log = structlog.get_logger()
 
 
-def server(settings: Settings, *, redis_url: str) -> uvicorn.Server:
-    """A server that is not running yet. Raises BadSettings, Unavailable."""
+def server(settings: Settings, app: ASGIApp) -> uvicorn.Server:
+    """A server that is not running yet. Raises BadSettings."""
     host, port = address_of(settings)
     tls: dict[str, Any] = {}
     if settings.http_cert is not None:
         tls = {"ssl_certfile": str(settings.http_cert), "ssl_keyfile": str(settings.http_key)}
     config = uvicorn.Config(
-        make_app(settings, redis_url=redis_url),
+        app,
         host=host,
         port=port,
         loop="uvloop",
@@ -96,13 +97,15 @@ def main() -> None:
     """The child: settings from standard input, then serve until it ends."""
     settings, redis_url = pickle.load(sys.stdin.buffer)
     try:
-        serving = server(settings, redis_url=redis_url)
+        app = make_app(settings, redis_url=redis_url)
+        serving = server(settings, app)
     except SendlaterError as error:
         print(str(error), flush=True)  # noqa: T201  (the parent reads it)
         sys.exit(1)
 
     def until_parent_ends() -> None:
         sys.stdin.buffer.read()
+        app.desktop.stopping = True  # live pages would be waited for
         serving.should_exit = True
         # A request may hang on a broker that does not answer: do not outlive the parent for it.
         time.sleep(STOP_TIMEOUT_S)

@@ -149,7 +149,7 @@ class Redrive(msgspec.Struct, forbid_unknown_fields=True):
 
     topic: Annotated[str, msgspec.Meta(pattern=f"^{names.TOPIC}$")]
     places: Annotated[
-        list[Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}/[0-9]{1,18}$")]],
+        list[Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}/[0-9]{1,19}$")]],
         msgspec.Meta(min_length=1, max_length=BULK_IDS_MAX),
     ]
     target: Annotated[str, msgspec.Meta(pattern=f"^{names.TOPIC}$")] | None = None
@@ -285,6 +285,8 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
             "partition": origin.partition,
             "position": origin.position,
             "timestamp_ms": origin.timestamp_ms,
+            # As text too: on Redis a position is more than a JavaScript number holds.
+            "place": f"{origin.partition}/{origin.position}",
         }
     if caller := caller_of(record.headers):
         shown["caller"] = caller

@@ -54,7 +54,7 @@ function showPayload(one) {
 async function showLife(one) {
   const [audit, delivered] = await Promise.all([ask("GET", "/v1/audit?limit=500"), ask("GET", "/v1/deliveries?" + query({ search: id, limit: 20 }))]);
   const events = [];
-  if (one && one.origin) events.push([one.origin.timestamp_ms, `scheduled: ${one.origin.topic}, partition ${one.origin.partition}, position ${one.origin.position}`]);
+  if (one && one.origin) events.push([one.origin.timestamp_ms, `scheduled: ${one.origin.topic}, partition/position ${one.origin.place}`]);
   for (const entry of audit.items) if (entry.what.id === id) events.push([entry.at_ms, `${entry.action} by ${entry.who}`]);
   for (const each of delivered.items) if (each.id === id) {
     events.push([each.at_ms, `claimed and produced to ${each.topic}, late by ${span(each.late_ms)}`]);
@@ -93,7 +93,7 @@ async function show() {
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
     if (one.caller) fact("caller", one.caller);
-    if (one.origin) fact("origin", `${one.origin.topic}-${one.origin.partition}@${one.origin.position}`);
+    if (one.origin) fact("origin", `${one.origin.topic}-${one.origin.place.replace("/", "@")}`);
     fact("version", one.version);
     showPayload(one);
     if (can.write && one.state === "pending") {

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sendlater.client.aio import AsyncScheduler
     from sendlater.client.backoff import Backoff
+    from sendlater.client.either import open_consumer, open_producer
     from sendlater.client.handlers import Context, Handlers
     from sendlater.client.producer import SchedulingProducer
     from sendlater.client.scheduled import Page, Scheduled
@@ -35,6 +36,8 @@ _HOMES = {
     "SendlaterError": "errors",
     "State": "model",
     "Topics": "topics",
+    "open_consumer": "client.either",
+    "open_producer": "client.either",
 }
 
 __all__ = [
@@ -54,6 +57,8 @@ __all__ = [
     "State",
     "Topics",
     "__version__",
+    "open_consumer",
+    "open_producer",
 ]
 
 

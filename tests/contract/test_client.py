@@ -9,49 +9,12 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from ledger import create_topics
-from servers import ServiceProcess
 
 from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler, State
 from sendlater.errors import BadRequest, BadSettings, BadTime, SendlaterError, Unavailable
 from sendlater.pending import Batch, Pending
 
 LATER_S = 3_600.0
-
-
-@pytest.fixture(scope="module")
-def kafka_installation(kafka, redis_url, tmp_path_factory):
-    """A service on Kafka for the whole file: intake must run for answers to be true."""
-    space = f"t{uuid.uuid4().hex[:12]}"
-    create_topics(kafka, f"out-{space}", f"in-{space}", f"bad-{space}")
-    service = ServiceProcess(
-        tmp_path_factory.mktemp("service"),
-        bootstrap_servers=kafka,
-        redis=redis_url,
-        space=space,
-        inboxes=f'[{{"topic": "in-{space}"}}]',
-        rejected_topic=f"bad-{space}",
-    )
-    arguments = {
-        "redis_url": redis_url,
-        "space": space,
-        "inboxes": ({"topic": f"in-{space}"},),
-        "rejected_topic": f"bad-{space}",
-    }
-    with service.start():
-        yield (kafka,), arguments, f"out-{space}"
-
-
-@pytest.fixture(scope="module")
-def redis_installation(redis_url):
-    """Redis and nobody else: nothing is delivered, everything can be asked."""
-    return (redis_url,), {"space": f"t{uuid.uuid4().hex[:12]}"}, "out"
-
-
-@pytest.fixture(params=["redis", "kafka"])
-def installation(request):
-    """How to open a client, and a topic it may send to."""
-    return request.getfixturevalue(f"{request.param}_installation")
 
 
 @pytest.fixture

@@ -246,3 +246,26 @@ def test_topics_work_on_a_cluster(cluster_url, space):
             assert len(drain(consumer, count=100)) == 100
         assert len(all_of(topics, "t")) == 100
         assert topics.wait({("t", p): 0 for p in range(4)}, block_ms=100)
+
+
+def test_what_is_given_back_goes_to_the_next_at_once(topics):
+    """A member that stops in an orderly way need not be missed first."""
+    topics.create("t", 1)
+    topics.produce_many(Record(topic="t", value=b"%d" % n) for n in range(3))
+    with Consumer(topics, "g", subscribe=["t"], idle_ms=600_000) as first:
+        records = first.poll(3)
+        first.ack(records[:1])
+        first.give_back(records[1:])
+        with Consumer(topics, "g", subscribe=["t"], idle_ms=600_000) as second:
+            assert [r.value for r in second.poll(3, timeout_ms=10_000)] == [b"1", b"2"]
+
+
+def test_what_is_left_is_found_wherever_it_is_however_little_is_asked_for(topics):
+    topics.create("t", 8)
+    for n in range(8):
+        topics.produce(Record(topic="t", value=b"%d" % n, partition=n))
+    with Consumer(topics, "g", subscribe=["t"], idle_ms=600_000) as first:
+        first.give_back(first.poll(8))
+        with Consumer(topics, "g", subscribe=["t"], idle_ms=600_000) as second:
+            found = [second.poll(1, timeout_ms=10_000)[0].value for _ in range(8)]
+    assert sorted(found) == [b"%d" % n for n in range(8)]

@@ -166,7 +166,7 @@ def sections() -> dict[str, str]:
     parts = re.split(r"^## ", text(REFERENCE / "cli.md"), flags=re.MULTILINE)
     found = {"": parts[0]}
     for part in parts[1:]:
-        named = re.match(r"`sendlater ([a-z]+(?: [a-z]+)?)", part)
+        named = re.match(r"`sendlater ([a-z-]+(?: [a-z-]+)?)", part)
         key = named[1] if named else ""
         found[key] = found.get(key, "") + part
     return found

@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "topics": set(),
     "local": set(),
     "buckets": set(),
-    "pipeline": {"dialects", "pending", "topics", "buckets"},
+    "pipeline": {"dialects", "pending", "topics", "buckets", "client"},
     "client": {"dialects", "pending", "topics", "local"},
     "doctor": {"local", "buckets"},
     "metrics": {"client", "pending"},

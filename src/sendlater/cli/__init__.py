@@ -3,7 +3,7 @@
 import os
 import sys
 
-from sendlater.cli import running, schedules, upkeep  # noqa: F401  (they add their commands)
+from sendlater.cli import changes, letters, running, schedules, upkeep  # noqa: F401  (they add their commands)
 from sendlater.cli.door import FAILED, INTERRUPTED, NO_CONNECTION, OK, USAGE, app, err
 from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
 

@@ -79,8 +79,14 @@ class Broker(Protocol):
     def ends(self, topic: str) -> dict[int, int]:
         """Per partition the position after the last record."""
 
-    def follow(self, topic: str, *, stop: threading.Event) -> Iterator[list[Arrived]]:
-        """Everything on a topic from its start, in small lists (empty now and then)."""
+    def follow(
+        self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
+    ) -> Iterator[list[Arrived]]:
+        """What is on a topic from its start, or from the positions `starts`, in small lists (empty
+        now and then)."""
+
+    def back(self, end: int, *, count: int) -> int:
+        """A position at least `count` records before `end`, or the first there is."""
 
     def close(self) -> None:
         """Flush and let go."""
@@ -210,17 +216,24 @@ class KafkaBroker:
         except KafkaException as error:
             raise BrokerUnavailable(f"ends of topic {topic!r}: {error}") from error
 
-    def follow(self, topic: str, *, stop: threading.Event) -> Iterator[list[Arrived]]:
+    def follow(
+        self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
+    ) -> Iterator[list[Arrived]]:
         """See Broker."""
         consumer = self._consumer(f"sendlater-follow-{topic}")
         try:
             partitions = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in partitions])
+            places = {n: (starts or {}).get(n, OFFSET_BEGINNING) for n in partitions}
+            consumer.assign([TopicPartition(topic, n, at) for n, at in places.items()])
             while not stop.is_set():
                 got = consumer.consume(FOLLOW_COUNT_MAX, 0.1)
                 yield [arrived(message) for message in got if message.error() is None]
         finally:
             consumer.close()
+
+    def back(self, end: int, *, count: int) -> int:
+        """See Broker."""
+        return max(0, end - count)
 
     def close(self) -> None:
         """See Broker."""
@@ -306,9 +319,17 @@ class RedisBroker:
         """See Broker."""
         return {n: end + 1 if end else 0 for n, end in self._topics.end_positions(topic).items()}
 
-    def follow(self, topic: str, *, stop: threading.Event) -> Iterator[list[Arrived]]:
+    def back(self, end: int, *, count: int) -> int:  # noqa: ARG002
+        """See Broker. Positions are no counts here, and retention keeps topics short."""
+        return 0
+
+    def follow(
+        self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
+    ) -> Iterator[list[Arrived]]:
         """See Broker."""
-        after = dict.fromkeys(range(self._topics.partitions(topic)), 0)
+        places = {n: (starts or {}).get(n, 0) for n in range(self._topics.partitions(topic))}
+        # A start is the first position to read; Redis reads behind one.
+        after = {n: max(0, at - 1) for n, at in places.items()}
         while not stop.is_set():
             self._topics.wait({(topic, n): at for n, at in after.items()}, block_ms=100)
             for number in after:

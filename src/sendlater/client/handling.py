@@ -17,7 +17,13 @@ from sendlater.client.backoff import Backoff
 from sendlater.client.brokers import Arrived
 from sendlater.client.codec import Codec, shape_of
 from sendlater.client.inlets import Inlet
-from sendlater.client.s1 import RETRY_ORIGINAL_TIMESTAMP, attempts_made, header, retried
+from sendlater.client.s1 import (
+    RETRY_ATTEMPT,
+    RETRY_ORIGINAL_TIMESTAMP,
+    attempts_made,
+    header,
+    retried,
+)
 from sendlater.clock import SystemClock
 from sendlater.dialects import names
 from sendlater.errors import NoAttemptsLeft
@@ -309,6 +315,20 @@ def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]
     headers += [(CONTEXT + name, value.encode()) for name, value in context.items()]
     record = replace(schedule.record, headers=[*schedule.record.headers, *headers])
     return replace(schedule, id=event_id(type_, id), record=record)
+
+
+def alive_again(dead: Arrived) -> Record | None:
+    """A dead event as it was enqueued, its attempts forgotten; None where it is no event."""
+    type_ = header(dead.headers, EVENT_TYPE)
+    if type_ is None:
+        return None
+    gone = (EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP)
+    headers = [
+        (name, value)
+        for name, value in dead.headers
+        if name not in gone and not name.startswith(names.PREFIXES)
+    ]
+    return Record(topic=type_.decode(), value=dead.value, key=dead.key, headers=headers)
 
 
 def _told(error: Exception) -> str:

@@ -45,6 +45,8 @@ class KafkaInlet:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 50,
                 "topic.metadata.refresh.interval.ms": int(METADATA_S * 1_000),
+                # A worker that was killed is missed after this; the default is 45 s.
+                "session.timeout.ms": 10_000,
                 "partition.assignment.strategy": "cooperative-sticky",
                 **options,
                 "group.id": group,
@@ -159,8 +161,9 @@ class TopicInlet:
         self._done.append(self._given[record.partition, record.position])
 
     def close(self) -> None:
-        """See Inlet."""
+        """See Inlet. What was not begun need not wait for its time-out."""
         self._ack()
+        self._consumer.give_back(self._given.values())
         self._consumer.close()
 
     def _ack(self) -> None:

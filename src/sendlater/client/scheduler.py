@@ -143,9 +143,11 @@ class Scheduler:
         are. A bad one raises BadTime or BadRequest after those before it have been handed over;
         Unavailable says how many were not taken.
         """
-        return self._transport.send_many(
-            plan_send(now_ms=now_ms(), **message) for message in messages
-        )
+        return self.submit_many(plan_send(now_ms=now_ms(), **message) for message in messages)
+
+    def submit_many(self, schedules: Iterable[Schedule]) -> int:
+        """The same for schedules that are planned already."""
+        return self._transport.send_many(schedules)
 
     def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
         """Have a record that could not be handled delivered to its topic again, after a pause.
@@ -173,7 +175,7 @@ class Scheduler:
         """Give a schedule another due time: moved, delivering (too late) or unknown, truly.
 
         After `moved` it is delivered at the new time, and at no other. When Unavailable is raised
-        halfway it is delivered at the old time, the new one, or up to 75 s after the old one.
+        it may have moved, and a store that goes back may not know.
         """
         return self._reschedule(id, delay=delay, at=at)[0]
 

@@ -7,11 +7,12 @@ every answer that must be true waits until intake has read what was there when t
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, cast
 
 from sendlater.client.brokers import Broker, open_broker
-from sendlater.client.plan import Done, Query, chunks, from_cursor, to_cursor
+from sendlater.client.plan import Done, Query, chunks, from_cursor, new_id, to_cursor
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import encode_cancel, encode_headers
@@ -24,8 +25,8 @@ from sendlater.errors import (
     StoreUnavailable,
 )
 from sendlater.limits import PAGE_COUNT_MAX, PARK_COUNT_MAX
-from sendlater.model import Cancelled, Moved, Record, Schedule, State
-from sendlater.pending import Pending
+from sendlater.model import Cancelled, Moved, Record, Schedule
+from sendlater.pending import Answer, Desk, Move, Pending
 from sendlater.pending.connect import answering
 from sendlater.pending.packing import pack
 
@@ -35,9 +36,6 @@ CATCH_UP_S = 30.0
 CATCH_UP_PAUSE_S = 0.01
 ACK_S = 30.0
 """Longest wait for a broker to take a record."""
-HOLD_MS = 75_000
-"""How far a schedule is moved out of reach while its new version travels through the inbox: longer
-than ACK_S + CATCH_UP_S, so that it cannot fall due before the caller has an answer."""
 SCAN_PAGES_MAX = 20
 """Most pages of the store read for one page of a filtered list; a shorter page has a cursor too."""
 
@@ -52,7 +50,8 @@ class StoreTransport:
         if not self.inboxes:
             raise BadSettings("inboxes: the client needs one in dialect 'headers', got none")
         self.inbox = self.inboxes[0]
-        self.pending = _open_pending(settings, redis_url)
+        self.pending = open_pending(settings, redis_url)
+        self.desk = Desk(self.pending)
         self.broker: Broker = open_broker(settings, redis_url=redis_url)
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
@@ -93,7 +92,7 @@ class StoreTransport:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """See Transport."""
         self._catch_up()
-        return self.pending.cancel(schedule_id)
+        return self._cancel(schedule_id)
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport. Behind what stands on the inbox, where something does."""
@@ -101,18 +100,18 @@ class StoreTransport:
             self.broker.send(encode_cancel(inbox=self.inbox, id=schedule_id))
             self.broker.flush()
         else:
-            self.pending.cancel(schedule_id)
+            self._cancel(schedule_id)
 
     def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
         """See Transport."""
         self._check_due(due_ms)
         self._catch_up()
-        return self._move(schedule_id, due_ms=due_ms)
+        return self._move(Move(schedule_id, due_ms))[0]
 
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """See Transport. The inbox need not know: once delivered it is delivered."""
         self._catch_up()
-        return self._move(schedule_id, due_ms=CLOCK.now_ms())
+        return self._move(Move(schedule_id, CLOCK.now_ms()))[0]
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport. What is not there may be on the inbox still."""
@@ -153,16 +152,24 @@ class StoreTransport:
         self.broker.close()
         self.pending.client.close()
 
-    def _move(self, schedule_id: bytes, *, due_ms: int) -> Moved:
-        if self.pending.move(schedule_id, due_ms=due_ms):
-            return Moved.MOVED
-        return Moved.UNKNOWN if self.pending.get(schedule_id) is None else Moved.DELIVERING
+    def _cancel(self, schedule_id: bytes) -> Cancelled:
+        return Cancelled(self.desk.cancel(schedule_id).value)
 
-    def _encode(self, schedule: Schedule, *, inbox: str) -> Record:
+    def _move(self, move: Move) -> tuple[Moved, Schedule | None]:
+        answer, after = self.desk.move(move)
+        if answer is Answer.BUSY:
+            raise StoreUnavailable("intake is far behind with the copies of changes: try again")
+        return Moved(answer.value), after
+
+    def _encode(self, schedule: Schedule, *, inbox: str, change: str = "") -> Record:
         """The record for an inbox; refuses at once what intake would reject later."""
         self._check_due(schedule.due_ms)
         record = encode_headers(
-            schedule.record, inbox=inbox, id=schedule.id, due_ms=schedule.due_ms
+            schedule.record,
+            inbox=inbox,
+            id=schedule.id,
+            due_ms=schedule.due_ms,
+            change=change,
         )
         size = len(record.value or b"") + len(record.key or b"")
         for name, content in record.headers:
@@ -248,7 +255,7 @@ class InboxTransport(StoreTransport):
         """See Transport. The inbox remembers too: read again, it ends with the cancellation."""
         self._catch_up()
         found = self.pending.get(schedule_id)
-        answer = self.pending.cancel(schedule_id)
+        answer = self._cancel(schedule_id)
         if answer is Cancelled.CANCELLED:
             inbox, partition = self._home(found)
             record = encode_cancel(inbox=inbox, id=schedule_id)
@@ -261,34 +268,18 @@ class InboxTransport(StoreTransport):
         self._write(lambda done: self._broker_send(record, None, done))
 
     def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
-        """See Transport.
-
-        The new version goes through the inbox. Until intake has read it the old one is held out of
-        reach, so that it cannot be delivered after the caller was told that it moved.
-        """
+        """See Transport. A copy of the change goes on the inbox, for a store that goes back; the
+        store that has made it passes the copy over."""
         self._check_due(due_ms)
         self._catch_up()
-        found = self.pending.get(schedule_id)
-        if found is None:
-            return Moved.UNKNOWN
-        if found.state is not State.PENDING:
-            return Moved.DELIVERING
-        hold_ms = CLOCK.now_ms() + HOLD_MS
-        held = found.due_ms < hold_ms
-        if held and (answer := self._move(schedule_id, due_ms=hold_ms)) is not Moved.MOVED:
-            return answer
-        inbox, partition = self._home(found)
-        moved = replace(found, due_ms=due_ms)
-        try:
-            ends = self._write(
-                lambda done: self._send(moved, inbox=inbox, partition=partition, done=done)
-            )
-        except BaseException:
-            if held:
-                self.pending.move(schedule_id, due_ms=found.due_ms)
-            raise
-        self._catch_up(ends)
-        return Moved.MOVED
+        change = new_id()
+        answer, after = self._move(Move(schedule_id, due_ms, change=change))
+        if after is not None:
+            inbox, partition = self._home(after)
+            with suppress(BadRequest):  # written in a way that only its own dialect knows
+                copy = self._encode(after, inbox=inbox, change=change)
+                self._write(lambda done: self._broker_send(copy, partition, done))
+        return answer
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport. Shows at least what this client has sent."""
@@ -379,7 +370,7 @@ def open_local(settings: Settings, *, redis_url: str) -> StoreTransport:
     return kind(settings, redis_url=redis_url)
 
 
-def _open_pending(settings: Settings, redis_url: str) -> Pending:
+def open_pending(settings: Settings, redis_url: str) -> Pending:
     """The store with as many shards as the space was laid out with, whatever the settings say."""
     if settings.pending == "buckets":
         return cast("Pending", NoStore())

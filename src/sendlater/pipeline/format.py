@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 # What reads and writes is imported where it is used: Spark starts a process for each step of
 # planning, and this module is in all of them.
@@ -14,8 +20,12 @@ DUE_SCHEMA = (
 """What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
 
 
+OWN, BUCKETS = "owner", "pending"
+"""Options that only the service gives: its queries are lanes, buckets and intake, not a user's."""
+
+
 class SendLater(DataSource):
-    """Reads schedules as they fall due; writes rows as schedules."""
+    """Reads schedules that are pending or fall due; writes rows as schedules (docs/spark.md)."""
 
     @classmethod
     def name(cls) -> str:
@@ -23,21 +33,51 @@ class SendLater(DataSource):
         return "sendlater"
 
     def schema(self) -> str:
-        """Columns of rows as they fall due."""
-        return DUE_SCHEMA
+        """Columns of rows that are read."""
+        if self._is_the_services():
+            return DUE_SCHEMA
+        from sendlater.pipeline.pending_rows import PENDING_SCHEMA
+
+        return PENDING_SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
+        """What is pending."""
+        from sendlater.pipeline.pending_rows import PendingReader
+
+        return PendingReader(self.options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """Schedules rows. Raises NotSupported for mode overwrite: nothing is taken back."""
+        from sendlater.errors import NotSupported
+        from sendlater.pipeline.scheduling import ScheduleWriter
+
+        if overwrite:
+            raise NotSupported("expected mode append, got overwrite: what is pending stays")
+        return ScheduleWriter(self.options, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
-        """A lane, or bucket 0."""
-        if self.options.get("pending") == "buckets":
+        """A lane, bucket 0, or a user's query that takes their place."""
+        if self.options.get(BUCKETS) == "buckets":
             from sendlater.pipeline.holder import HeldReader, Holding
 
             return HeldReader(Holding.from_options(self.options))
-        from sendlater.pipeline.source import DueReader, Lane
+        if self._is_the_services():
+            from sendlater.pipeline.source import DueReader, Lane
 
-        return DueReader(Lane.from_options(self.options))
+            return DueReader(Lane.from_options(self.options))
+        from sendlater.pipeline.due_rows import DueRowsReader
+
+        return DueRowsReader(self.options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002
-        """The intake's sink."""
-        from sendlater.pipeline.sink import ParkWriter
+        """The intake's sink, or a user's."""
+        if self._is_the_services():
+            from sendlater.pipeline.sink import ParkWriter
 
-        return ParkWriter(self.options)
+            return ParkWriter(self.options)
+        from sendlater.pipeline.scheduling import ScheduleStreamWriter
+
+        return ScheduleStreamWriter(self.options, schema)
+
+    def _is_the_services(self) -> bool:
+        return OWN in self.options or BUCKETS in self.options

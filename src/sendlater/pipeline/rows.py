@@ -26,6 +26,22 @@ ARROW_SCHEMA = pa.schema(
 )
 
 
+PENDING_ARROW_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("due", pa.timestamp("us", tz="UTC")),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+        ("due_ms", pa.int64()),
+    ]
+)
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""Last instant of year 9999: later ones, which rejected records may have, are shown as this."""
+
+
 def filler(count: int) -> pa.RecordBatch:
     """Rows of nulls, none or some, that push the real ones on.
 
@@ -63,6 +79,32 @@ def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Recor
             pa.array(stamp, pa.int64()),
         ],
         schema=ARROW_SCHEMA,
+    )
+
+
+def pending_arrow(
+    ids: Sequence[bytes],
+    due_ms: Sequence[int],
+    topics: Sequence[str],
+    partitions: Sequence[int | None],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[bytes | None] | None],
+) -> pa.RecordBatch:
+    """One Arrow batch in PENDING_SCHEMA."""
+    instants = [min(ms, TIMESTAMP_MS_MAX) * 1_000 for ms in due_ms]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([one.decode(errors="replace") for one in ids], pa.string()),
+            pa.array(instants, pa.timestamp("us", tz="UTC")),
+            pa.array(topics, pa.string()),
+            pa.array(partitions, pa.int32()),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            _headers(headers),
+            pa.array(due_ms, pa.int64()),
+        ],
+        schema=PENDING_ARROW_SCHEMA,
     )
 
 

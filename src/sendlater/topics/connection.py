@@ -18,7 +18,9 @@ RETRY_DELAY_S_MAX = 2.0
 GROUP_ERRORS = ("NOGROUP", "BUSYGROUP", "UNBLOCKED")
 """How Redis says that a group is not there, or was there already, or went away meanwhile."""
 CLUSTER_SCHEME = "+cluster://"
-RAW_REPLIES = ("XADD", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XAUTOCLAIM", "XPENDING")
+RAW_REPLIES = (
+    *("XADD", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XPENDING"),
+)
 
 Command = tuple[Any, ...]
 T = TypeVar("T")

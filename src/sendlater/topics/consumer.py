@@ -19,6 +19,8 @@ from sendlater.topics.streams import TOPIC_AGE_S_MAX, Place, Topics
 
 TAKE_OVER_COUNT_MAX = 100
 """Most entries looked at per partition and call when taking over what another consumer left."""
+TAKE_OVER_S = 1.0
+"""Longest pause between two looks for what another consumer has left."""
 NO_TOPIC_PAUSE_S = 0.1
 """Pause before looking again while none of the subscribed topics exists."""
 START = "0-0"
@@ -54,6 +56,7 @@ class Consumer:
         self._refresh_s = 0.0
         self._cursors: dict[Place, str] = {}
         self._take_over_s = 0.0
+        self._looking: list[Place] = []
         self._closed = False
 
     def poll(self, count_max: int = 500, *, timeout_ms: int = 1_000) -> list[TopicRecord]:
@@ -83,6 +86,16 @@ class Consumer:
             ids[record.topic, record.partition].append(layout.entry_id_of(record.position))
         return sum(
             self._topics.connection.commands([self._x("XACK", p, *some) for p, some in ids.items()])
+        )
+
+    def give_back(self, records: Iterable[TopicRecord]) -> None:
+        """Leave these to whoever polls next, now and not only after `idle_ms`."""
+        ids: dict[Place, list[str]] = defaultdict(list)
+        for record in records:
+            ids[record.topic, record.partition].append(layout.entry_id_of(record.position))
+        idle = ("IDLE", self._idle_ms, "JUSTID")
+        self._topics.connection.commands(
+            [self._x("XCLAIM", p, self.name, 0, *some, *idle) for p, some in ids.items()]
         )
 
     def seek_to_start(self) -> None:
@@ -139,10 +152,11 @@ class Consumer:
     def _left_behind(self, count_max: int) -> list[TopicRecord]:
         """Records that a member polled and did not acknowledge for `idle_ms`, now ours."""
         places = self._joined()
-        now_s = time.monotonic()
-        if not places or now_s < self._take_over_s:
-            return []
-        count = min(count_max // len(places) or 1, TAKE_OVER_COUNT_MAX)
+        if not self._looking:
+            if time.monotonic() < self._take_over_s:
+                return []
+            self._looking = list(places)
+        asked = [place for place in self._looking if place in places][:count_max]
         replies = self._topics.connection.commands(
             [
                 self._x(
@@ -152,18 +166,24 @@ class Consumer:
                     self._idle_ms,
                     self._cursors.get(place, START),
                     "COUNT",
-                    count,
+                    min(count_max // len(asked), TAKE_OVER_COUNT_MAX),
                     "JUSTID",
                 )
-                for place in places[:count_max]
+                for place in asked
             ]
         )
         records: list[TopicRecord] = []
-        for place, reply in zip(places, replies, strict=False):
+        for place, reply in zip(asked, replies, strict=True):
             self._cursors[place] = reply[0].decode()
             records += self._still_kept(place, reply[1])
-        if not records and all(cursor == START for cursor in self._cursors.values()):
-            self._take_over_s = now_s + self._idle_ms / 4000
+        # A few places at a time where little is asked for, but all of them before the next pause.
+        self._looking = [
+            place
+            for place in self._looking
+            if place in places and (place not in asked or self._cursors[place] != START)
+        ]
+        if not self._looking:
+            self._take_over_s = time.monotonic() + min(self._idle_ms / 4000, TAKE_OVER_S)
         return records
 
     def _still_kept(self, place: Place, ids: list[bytes]) -> list[TopicRecord]:

@@ -1,0 +1,41 @@
+"""A worker process of test_handlers_kafka: fails at random, notes each success, never too many."""
+
+import asyncio
+import json
+import os
+import random
+import sys
+from contextlib import suppress
+
+from sendlater import Backoff, Context, Handlers
+
+PARALLELISM = 16
+RETRIES = 4
+FAIL_SHARE = 0.25
+
+
+async def main(told):
+    notes = os.open(told["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    app = Handlers(*told["where"], **told["arguments"], group="g", dead_topic=told["dead"])
+    running = 0
+    retry = Backoff(min_s=0.05, max_s=0.3, retries=RETRIES)
+
+    @app.on(told["type"], parallelism=PARALLELISM, retry=retry, timeout=10)
+    async def work(event: int, context: Context):
+        nonlocal running
+        running += 1
+        if running > PARALLELISM:
+            os.write(notes, b"above the limit\n")
+        # Not at once, so that some are under way when the process is killed.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.005)
+        running -= 1
+        if random.random() < FAIL_SHARE:
+            raise ValueError(f"attempt {context.attempt}")
+        os.write(notes, f"{context.id} {event}\n".encode())
+
+    await app.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

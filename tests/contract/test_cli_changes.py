@@ -1,0 +1,92 @@
+"""What the command line changes and reads, on topics on Redis."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from servers import COMMAND
+
+from sendlater import Record, Scheduler, Topics
+
+
+@pytest.fixture
+def sendlater(redis_url, space, tmp_path):
+    def run(*arguments, code=0):
+        environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
+        environment |= {
+            "SENDLATER_REDIS": redis_url,
+            "SENDLATER_SPACE": space,
+            "SENDLATER_DATA_DIR": str(tmp_path),
+        }
+        done = subprocess.run(
+            [COMMAND, *arguments], env=environment, capture_output=True, timeout=120, check=False
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return done.stdout.decode().splitlines()
+
+    return run
+
+
+@pytest.fixture
+def scheduler(redis_url, space):
+    with Scheduler(redis_url, space=space) as opened:
+        yield opened
+
+
+def test_schedules_are_moved(sendlater, scheduler):
+    for name in ("a", "b"):
+        scheduler.send_later("t", b"v", delay=3_600, id=name)
+    before_ms = scheduler.get("a").due_ms
+    told = sendlater("reschedule", "a", "nobody", "--delay", "2h", code=4)
+    assert [line.split() for line in told] == [["a", "moved"], ["nobody", "unknown"]]
+    assert scheduler.get("a").due_ms >= before_ms + 3_600_000
+    assert sendlater("reschedule", "a", "--at", "2030-01-01T00:00:00Z", "--json") == [
+        '{"a": "moved"}'
+    ]
+    assert scheduler.get("a").due_at.isoformat() == "2030-01-01T00:00:00+00:00"
+    assert sendlater("deliver-now", "b")[0].split() == ["b", "moved"]
+    assert scheduler.get("b").due_ms < before_ms
+    sendlater("deliver-now", "nobody", code=3)
+    sendlater("reschedule", "a", code=2)
+    sendlater("deliver-now", code=2)
+
+
+def test_records_are_shown_and_dead_ones_sent_again(sendlater, redis_url, space):
+    headers = [
+        ("context-who", b"me"),
+        ("sendlater-id", b"old"),
+        ("retry-attempt", b"3"),
+        ("event-id", b"7"),
+        ("event-type", b"remind"),
+        ("event-error", b"ValueError: not today"),
+    ]
+    with Topics(redis_url, space=space) as topics:
+        topics.create("dead-letters", 2)
+        topics.create("remind", 1)
+        for n in range(3):
+            topics.produce(
+                Record(topic="dead-letters", value=b"%d" % n, partition=n % 2, headers=headers)
+            )
+        topics.produce(Record(topic="dead-letters", value=b"\xff", partition=0))
+        topics.produce(
+            Record(topic="rejected", value=b"v", headers=[("sendlater-rejected", b"no-time")])
+        )
+        lines = [json.loads(line) for line in sendlater("dead", "list", "--json")]
+        lines.sort(key=lambda line: line["value"])
+        assert [line["value"] for line in lines] == ["0", "1", "2", "base64:/w=="]
+        assert "ValueError: not today" in "\n".join(sendlater("dead", "list", "--limit", "2"))
+
+        sendlater("dead", "redrive", lines[1]["place"], "0/1", code=4)
+        (record,) = topics.read("remind", 0, after_position=0, count_max=10)
+        assert (record.value, record.headers) == (
+            b"1",
+            [("context-who", b"me"), ("event-id", b"7")],
+        )
+        assert len(sendlater("dead", "redrive", "--all")) == 3
+        sendlater("dead", "redrive", code=2)
+        sendlater("dead", "redrive", "0/1", code=3)
+
+    assert "no-time" in "\n".join(sendlater("rejected", "list"))
+    tailed = [json.loads(x) for x in sendlater("tail", "remind", "--from-start", "--count", "2")]
+    assert [line["value"] for line in tailed] == ["1", "0"]

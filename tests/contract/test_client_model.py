@@ -1,0 +1,118 @@
+"""Random calls from many threads end in exactly the state a model predicts, on every transport."""
+
+import os
+import random
+import threading
+import time
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from ledger import Reader
+from servers import wait_until
+
+from sendlater import Cancelled, Moved, Scheduler
+
+THREADS = 8
+CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160}
+"""In all; MODEL_CALLS says another number, such as 10000."""
+IDS = 12
+"""Ids of each thread: few, so that calls meet."""
+
+
+class Player(threading.Thread):
+    """Makes calls about its own ids, and checks each answer against what must be so."""
+
+    def __init__(self, scheduler, topic, name, seed, calls):
+        super().__init__()
+        self.scheduler, self.topic, self.calls = scheduler, topic, calls
+        self.random = random.Random(seed)
+        self.names = [f"{name}-{n}" for n in range(IDS)]
+        self.pending = {}
+        self.gone = {}
+        """Made due at once: id -> value. Each gets a new name afterwards."""
+        self.error = None
+
+    def run(self):
+        try:
+            for number in range(self.calls):
+                self.step(number)
+        except BaseException as error:
+            self.error = error
+
+    def step(self, number):
+        slot = self.random.randrange(IDS)
+        name = self.names[slot]
+        standing = self.pending.get(name)
+        due_ms = 1_000 * self.random.randrange(1_893_456_000, 1_900_000_000)
+        at = datetime.fromtimestamp(due_ms / 1_000, UTC)
+        act = self.random.choices(["send", "move", "cancel", "now", "get"], [40, 20, 20, 5, 15])[0]
+        if act == "send":
+            value = f"{name} {number}".encode()
+            self.scheduler.send_later(self.topic, value, at=at, id=name)
+            self.pending[name] = (due_ms, value)
+        elif act == "move":
+            answer = self.scheduler.reschedule(name, at=at)
+            assert answer is (Moved.MOVED if standing else Moved.UNKNOWN), (name, number)
+            if standing:
+                self.pending[name] = (due_ms, standing[1])
+        elif act == "cancel":
+            answer = self.scheduler.cancel(name)
+            assert answer is (Cancelled.CANCELLED if standing else Cancelled.UNKNOWN), (
+                name,
+                number,
+            )
+            self.pending.pop(name, None)
+        elif act == "now":
+            answer = self.scheduler.deliver_now(name)
+            assert answer is (Moved.MOVED if standing else Moved.UNKNOWN), (name, number)
+            if standing:
+                self.gone[name] = self.pending.pop(name)[1]
+                self.names[slot] = f"{name}+"
+        else:
+            found = self.scheduler.get(name)
+            assert (found and (found.due_ms, found.value)) == standing, (name, number)
+
+
+@pytest.mark.parametrize("kind", ["redis", "http", "kafka"])
+@pytest.mark.timeout(600)
+def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
+    where, arguments, topic = request.getfixturevalue(f"{kind}_installation")
+    calls = int(os.environ.get("MODEL_CALLS", CALLS[kind]))
+    name, seed = uuid.uuid4().hex[:8], random.randrange(2**32)
+    with Scheduler(*where, **arguments) as scheduler:
+        players = [
+            Player(scheduler, topic, f"{name}-{n}", seed + n, calls // THREADS)
+            for n in range(THREADS)
+        ]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
+        assert not [p.error for p in players if p.error], f"seed {seed}"
+        now_ms = time.time_ns() // 1_000_000
+        found, cursor = {}, None
+        while True:
+            page = scheduler.list(id_prefix=name, limit=1_000, cursor=cursor)
+            found |= {s.id: (s.due_ms, s.value) for s in page.items}
+            if (cursor := page.next_cursor) is None:
+                break
+
+    expected = {i: standing for p in players for i, standing in p.pending.items()}
+    gone = {i: value for p in players for i, value in p.gone.items()}
+    due_now = {i: value for i, (due_ms, value) in found.items() if due_ms <= now_ms}
+    assert {i: s for i, s in found.items() if i not in due_now} == expected, f"seed {seed}"
+    if kind != "kafka":
+        assert due_now == gone, f"seed {seed}"
+        return
+    with Reader(where[0], topic) as reader:
+
+        def delivered():
+            return [
+                (dict(m.headers())["sendlater-id"].decode(), m.value())
+                for m in reader.messages
+                if dict(m.headers())["sendlater-id"].decode().startswith(name)
+            ]
+
+        wait_until(lambda: len(delivered()) >= len(gone), "what was due at once has arrived")
+        assert sorted(delivered()) == sorted(gone.items()), f"seed {seed}"

@@ -62,11 +62,13 @@ class Ledger:
     def __init__(self, bootstrap_servers: str, *, inbox: str, target: str) -> None:
         self.inbox, self.target = inbox, target
         self.due_ms: dict[str, int] = {}
+        self._count = 0
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
 
-    def send(self, due_ms: int) -> str:
-        """Schedule the next one; its id."""
-        name = f"n{len(self.due_ms)}"
+    def send(self, due_ms: int, name: str | None = None) -> str:
+        """Schedule the next one, or a new version of one; its id."""
+        name = name or f"n{self._count}"
+        self._count += 1
         self.due_ms[name] = due_ms
         headers = [
             ("sendlater-due-ms", str(due_ms)),
@@ -76,6 +78,20 @@ class Ledger:
         self._producer.produce(self.inbox, value=str(due_ms), key=name, headers=headers)
         self._producer.poll(0)
         return name
+
+    def cancel(self, name: str) -> None:
+        """Take one back, on the inbox."""
+        del self.due_ms[name]
+        self._producer.produce(self.inbox, value=None, key=name)
+        self._producer.poll(0)
+
+    def outdated(self, reader: Reader) -> list[str]:
+        """Ids that arrived although they were cancelled, or in a version that was replaced."""
+        return [
+            message.key().decode()
+            for message in reader.messages
+            if int(message.value()) != self.due_ms.get(message.key().decode())
+        ]
 
     def flush(self) -> None:
         """Until the broker has them all."""

@@ -84,6 +84,7 @@ class ServiceProcess:
         self.environment["SENDLATER_DATA_DIR"] = str(directory / "data")
         for name, value in settings.items():
             self.environment[f"SENDLATER_{name.upper()}"] = str(value)
+        self.arguments: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
 
@@ -92,7 +93,7 @@ class ServiceProcess:
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [COMMAND, "serve"], env=self.environment, stdout=log, stderr=log
+                [COMMAND, "serve", *self.arguments], env=self.environment, stdout=log, stderr=log
             )
         if wait:
             self.wait_until_ready()
@@ -124,6 +125,11 @@ class ServiceProcess:
         self._process.wait()
         _, left = psutil.wait_procs(children, STOP_TIMEOUT_S)
         assert not left, left
+
+    def send_signal(self, number: int) -> None:
+        """SIGSTOP and SIGCONT: a process that hangs, and goes on. Its JVM does not hang."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> int:
         """Ask it to end, as a supervisor does; its exit code."""

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import durationpy
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -21,7 +22,7 @@ from pydantic_settings import (
 )
 
 from sendlater.errors import BadSettings
-from sendlater.limits import CLAIM_COUNT_MAX
+from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
 
 ENV_PREFIX = "SENDLATER_"
 CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
@@ -42,6 +43,19 @@ class Inbox(_Model):
 
     topic: str
     dialect: Literal["headers", "envelope"] = "headers"
+    journal: bool = False
+    """A compacted topic that is the truth: tombstones and history follow each delivery (S1)."""
+    copy_to: str = ""
+    """A journal that everything read here is copied to first, for the same safety."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.journal and (self.dialect != "headers" or self.copy_to):
+            raise ValueError(
+                f"inbox {self.topic!r}: a journal has dialect 'headers' and no copy_to, "
+                f"got {self.dialect!r} and {self.copy_to!r}"
+            )
+        return self
 
 
 def data_dir() -> Path:
@@ -82,8 +96,25 @@ class Settings(BaseSettings):
     """Buckets of 0-1 s, 1-2 s, 2-4 s ...; thirty reach 17 years. Each is a topic."""
     bucket_topics: str = Field("", pattern=r"^[A-Za-z0-9_.-]{0,240}$")
     """What the bucket topics' names begin with, before `-00` and so on. Empty: `SPACE-bucket`."""
+    on_empty_store: Literal["replay", "skip", "stop"] = "replay"
+    """What a store that knows nothing means for an inbox that has records and is no journal.
+
+    replay: read what the topic still holds; nothing is lost, and what was delivered comes again.
+    skip: begin at its end; what was pending is lost. stop: do not start.
+    """
     rejected_topic: str = "rejected"
     """Where records go that cannot be scheduled, with the reason in headers."""
+    history_topic: str = "history"
+    """Where a copy of each delivery from a journal goes. Empty: nowhere."""
+    horizon: str = ""
+    """How far ahead schedules of journals are held in Redis, as `24h`; the rest waits in Kafka and
+    is planned in before its time. Empty: everything is in Redis."""
+    liveness_topic: str = "sendlater-liveness"
+    """Where probes of `/liveness` are delivered; they leave no history."""
+    past: Literal["deliver", "reject"] = "deliver"
+    """What becomes of a schedule that was due before it was written: delivered at once, or not."""
+    past_grace_s: int = Field(0, ge=0)
+    """With past = "reject", how many seconds before is still delivered (S1's grace interval)."""
     keep_input_headers: bool = False
     """Leave scheduler-epoch and the other control headers on delivered records (S1's code does)."""
     max_delay_days: int = Field(3_660, gt=0)
@@ -126,6 +157,10 @@ class Settings(BaseSettings):
     """Most records one partition of a topic on Redis keeps."""
     stop_timeout_ms: int = Field(30_000, gt=0)
     """Longest a graceful stop waits for the lanes to finish their batch."""
+    lease_ms: int = Field(4_000, ge=1_000, le=60_000)
+    """Of several services on a space one is active; it may be silent so long before it is dead."""
+    recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
+    """Pause before deliveries of a dead service are looked up: its producer may be repeating."""
     restart_delay_ms_max: int = Field(10_000, gt=0)
     """Longest pause before a failed query is started again; the first is 500 ms, then doubled."""
     metrics_addr: str = ""
@@ -167,6 +202,25 @@ class Settings(BaseSettings):
             raise ValueError("http_cert and http_key: expected both or neither")
         if self.pending == "buckets":
             self._buckets_consistent()
+        if self.journals and self.history_topic in topics:
+            raise ValueError(f"history_topic: {self.history_topic!r} is an inbox too")
+        if self.horizon:
+            try:
+                horizon_ms = self.horizon_ms or 0
+            except durationpy.DurationError as error:
+                raise ValueError(f"horizon: expected a duration like 24h: {error}") from error
+            if horizon_ms < HORIZON_MS_MIN:
+                raise ValueError(
+                    f"horizon: expected at least {HORIZON_MS_MIN} ms, got {horizon_ms}"
+                )
+        if self.journals and not self.on_kafka:
+            raise ValueError("inboxes: a journal needs Kafka (bootstrap_servers), got none")
+        for inbox in self.inboxes:
+            if inbox.copy_to and inbox.copy_to not in self.journals:
+                raise ValueError(
+                    f"inbox {inbox.topic!r}: copy_to names a journal among {list(self.journals)}, "
+                    f"got {inbox.copy_to!r}"
+                )
         return self
 
     def _buckets_consistent(self) -> None:
@@ -198,6 +252,23 @@ class Settings(BaseSettings):
     def on_kafka(self) -> bool:
         """Whether records are carried by Kafka; otherwise by topics on Redis."""
         return bool(self.bootstrap_servers)
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """The horizon in milliseconds; None where there is none."""
+        if not self.horizon:
+            return None
+        return round(durationpy.from_str(self.horizon).total_seconds() * 1_000)
+
+    @property
+    def taken_in(self) -> tuple[Inbox, ...]:
+        """Inboxes that intake reads: all but those that are copied to a journal first."""
+        return tuple(inbox for inbox in self.inboxes if not inbox.copy_to)
+
+    @property
+    def journals(self) -> tuple[str, ...]:
+        """Inboxes that are journals."""
+        return tuple(inbox.topic for inbox in self.inboxes if inbox.journal)
 
     def shown(self) -> dict[str, Any]:
         """The effective settings as plain JSON values, secrets hidden."""

@@ -159,14 +159,16 @@ def _broker(settings: Settings) -> Iterator[Finding]:
         return
     yield Finding("broker", True, f"{len(known.brokers)} at {settings.bootstrap_servers}")
     inboxes = [inbox.topic for inbox in settings.inboxes]
-    wanted = [*inboxes, settings.rejected_topic]
+    history = [settings.history_topic] if settings.journals and settings.history_topic else []
+    wanted = [*inboxes, *history, settings.rejected_topic]
     there = [topic for topic in wanted if topic in known.topics]
     for topic in wanted:
         if topic in there:
             partitions = len(known.topics[topic].partitions)
             yield Finding(f"topic {topic}", True, f"{partitions} partitions")
         elif settings.create_topics:
-            yield Finding(f"topic {topic}", True, "missing; the first start creates it")
+            compacted = ", compacted" if topic in settings.journals else ""
+            yield Finding(f"topic {topic}", True, f"missing; the first start creates it{compacted}")
         else:
             yield Finding(f"topic {topic}", False, "missing", "create it, or set create_topics")
     if there:
@@ -203,7 +205,9 @@ def _buckets(settings: Settings) -> Iterator[Finding]:
 def _topic_settings(
     client: AdminClient, topics: list[str], settings: Settings
 ) -> Iterator[Finding]:
-    """Whose clock a delay counts from, and whether the rejected topic takes what an inbox took."""
+    """Whose clock a delay counts from, whether the rejected topic takes what an inbox took, and
+    whether journals are compacted."""
+    inboxes = {inbox.topic for inbox in settings.inboxes}
     wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     futures = client.describe_configs(wanted, request_timeout=BROKER_TIMEOUT_S)
     bytes_max: dict[str, int] = {}
@@ -215,12 +219,23 @@ def _topic_settings(
             yield Finding(f"topic {resource.name}", None, told, "allow DescribeConfigs on it")
             continue
         bytes_max[resource.name] = int(str(entries["max.message.bytes"]))
-        if resource.name != settings.rejected_topic:
+        if resource.name in settings.journals:
+            policy = str(entries["cleanup.policy"])
+            mend = f"kafka-configs --alter --topic {resource.name} --add-config "
+            fits = policy == "compact"
+            yield Finding(
+                f"journal {resource.name}",
+                fits,
+                f"cleanup.policy {policy}",
+                "" if fits else f"schedules would be lost: {mend}cleanup.policy=compact",
+            )
+        if resource.name in inboxes:
             kind = str(entries["message.timestamp.type"])
             whose = "broker" if kind == "LogAppendTime" else "producer"
             told = f"{kind}: a delay counts from the {whose}'s clock"
             yield Finding(f"topic {resource.name} time", True, told)
     rejected = bytes_max.pop(settings.rejected_topic, None)
+    bytes_max = {topic: most for topic, most in bytes_max.items() if topic in inboxes}
     if rejected is not None and bytes_max:
         needed = max(bytes_max.values()) + REJECTED_HEADERS_BYTES_MAX
         fits = rejected >= needed

@@ -91,3 +91,13 @@ BUCKET_HELD_BYTES_MAX = 64 * 1024 * 1024
 """Payload at which a delivering task reads no further until some has gone out."""
 BUCKET_RETENTION_MARGIN_MS = 7 * 24 * 3_600_000
 """A bucket topic keeps its records so much longer than they wait: the longest break survived."""
+PLAN_RECORDS_PER_TASK = 50_000
+"""Records of a journal that one task reads: more tasks than that tell progress no better."""
+RECOVERY_LOOK_BACK_MS = 120_000
+"""No batch lasts longer: what an unsettled one delivered is not older than this before its end."""
+RECOVERY_CLOCK_SKEW_MS = 10_000
+"""How far a broker's clock may be behind ours when deliveries are looked up by time."""
+HORIZON_MS_MIN = 5_000
+"""Shortest horizon: planning reads whole journals twice in this time."""
+REWRITE_AHEAD_MS = 60_000
+"""Schedules due sooner are not written to their journal again: compaction is slower than that."""

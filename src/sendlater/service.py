@@ -1,27 +1,36 @@
 """The service: the only place that wires rooms together, and keeps them running."""
 
 import json
+import os
 import shutil
+import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sendlater.canary import Canary
-from sendlater.client.brokers import open_broker, open_topics
+from sendlater.attendants import Attendants
+from sendlater.client.brokers import open_topics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
-from sendlater.errors import Fenced
+from sendlater.errors import Fenced, NotSupported
 from sendlater.local.installation import Installation
-from sendlater.metrics import MetricsServer, StoreMetrics, intake_lag
 from sendlater.pending import Batch, Desk, Pending
+from sendlater.pending.takeover import Copy, Lease, hold, let_go
+from sendlater.pipeline.copying import Copier
 from sendlater.pipeline.delivery import start_lane
+from sendlater.pipeline.filling import Filling, reached
+from sendlater.pipeline.horizon import Horizon
 from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
+from sendlater.pipeline.journal import Ends
 from sendlater.pipeline.kafka_topics import KafkaTopics
-from sendlater.pipeline.own_topics import own_topics
+from sendlater.pipeline.own_topics import own_kafka_topics, own_redis_topics
+from sendlater.pipeline.recovery import Recovery, warm_up
+from sendlater.pipeline.rewriting import bury_surplus, rescue_overtaken
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.source import Lane
 from sendlater.pipeline.targets import Targets
@@ -29,6 +38,8 @@ from sendlater.pipeline.workers import Worker
 
 WATCH_S = 0.1
 """Pause between two looks at the queries."""
+STANDBY_WATCH_S = 0.25
+"""Pause between two looks at whether the active service is still there."""
 STORE_WATCH_S = 1.0
 """Pause between two looks at whether the store went back or was taken over."""
 
@@ -38,84 +49,222 @@ _log = structlog.get_logger()
 class Service:
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
 
-    def __init__(self, settings: Settings, installation: Installation) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        installation: Installation,
+        *,
+        etf1: Mapping[str, str] | None = None,
+    ) -> None:
+        """`etf1`: the environment of an etf1 scheduler, whose surface is served too."""
         self.settings = settings
         self.installation = installation
         self.owner = 0
         self._spark: SparkSession | None = None
         self._targets: Targets | None = None
-        self._metrics: MetricsServer | None = None
-        self._canary: Canary | None = None
         self._workers: list[Worker] = []
         self._scratch = settings.data_dir / "checkpoints" / settings.space
         self._checkpoint = 0
         self._seen: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._topics: KafkaTopics | None = None
+        self._recovery: Recovery | None = None
+        self._filling: Filling | None = None
+        self._horizon: Horizon | None = None
+        self._copier: Copier | None = None
+        self._lease: Lease | None = None
+        self._etf1 = etf1
+        self._lost = False
         self.pending = Pending.open(
             installation.redis_url, space=settings.space, shards=settings.shards
         )
+        self._attendants = Attendants(settings, self.pending, redis_url=installation.redis_url)
 
     # --- starting -------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Fence, release, go: returns when every query has been started.
+    def start(
+        self,
+        *,
+        stop: threading.Event | None = None,
+        on_standby: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Get ready, wait until no other service is active, take over: every query is started.
 
+        False when `stop` was set before that; `on_standby` is called when there is a wait.
         Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
         """
+        stop = stop or threading.Event()
+        if not self._get_ready(stop, on_standby):
+            return False
+        for number in range(self.settings.lanes):
+            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
+            worker.start = lambda worker=worker: self._start_lane(worker)  # type: ignore[misc]
+            self._workers.append(worker)
+        if any(inbox.copy_to for inbox in self.settings.inboxes):
+            self._workers.append(Worker("copying", self._start_copying))
+        self._workers.append(Worker("intake", self._start_intake))
+        if not self._take_over(stop):
+            return False
+        self._attendants.start()
+        return True
+
+    def rebuild(self) -> None:
+        """Fill the store from its journals and end; nothing is delivered.
+
+        Raises what `start` raises, NotSupported where there is no journal.
+        """
+        if not self.settings.journals:
+            raise NotSupported("rebuild needs an inbox with journal = true: others are not kept")
+        self._get_ready(threading.Event(), lambda: None)
+        self.owner = self.pending.fence()
+        Copy(self.pending, owner=self.owner).forget()
+        self._fill(threading.Event())
+        self.close()
+
+    def is_active(self) -> bool:
+        """Whether some service is active on the space."""
+        return bool(self._new_lease().holder())
+
+    def _get_ready(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
+        """Topics, Spark, lease; False when `stop` was set before the lease was ours."""
         settings = self.settings
         self.pending.require_layout()
-        partitions = self._own_topics()
-        spark = start_session(
+        if settings.on_kafka:
+            self._topics = KafkaTopics(client_options(settings))
+            self._partitions = own_kafka_topics(
+                self._topics, settings, liveness=self._etf1 is not None
+            )
+        else:
+            topics = open_topics(self.installation.redis_url, settings)
+            self._partitions = own_redis_topics(topics, settings)
+        if self._etf1 is not None:
+            self._attendants.answer_as_etf1(self._etf1)
+        self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
-        self._spark = spark
-        # The fence comes last, so that an older service delivers until this one can.
-        self.owner = self.pending.fence()
+        return self._stand_by(stop, on_standby)
+
+    def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
+        """Until the lease is ours; False when `stop` was set before."""
+        self._lease = self._new_lease()
+        waited_s = 0.0
+        while not self._lease.acquire():
+            if stop.wait(STANDBY_WATCH_S):
+                return False
+            # Longer than a lease: the other one is alive, and there is time.
+            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
+            if before_s <= self.settings.lease_ms / 1_000 < waited_s:
+                self._warm_up()
+                on_standby()
+        return True
+
+    def _warm_up(self) -> None:
+        if self._topics is not None and self._spark is not None:
+            try:
+                warm_up(self._spark, self.settings, self._topics)
+            except Exception as error:
+                _log.warning("warming up failed; a takeover takes longer", cause=str(error)[:500])
+
+    def _new_lease(self) -> Lease:
+        return Lease(
+            self.installation.redis_url,
+            space=self.settings.space,
+            holder=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}",
+            lease_ms=self.settings.lease_ms,
+        )
+
+    def _take_over(self, stop: threading.Event) -> bool:
+        """Fence, fill the store, start every query; False when `stop` was set before.
+
+        Nothing is delivered before intake has read what was on the journals when this began: a
+        newer version or a cancellation may be among it.
+        """
+        self.owner = self.pending.fence(above=self.owner)
         shutil.rmtree(self._scratch, ignore_errors=True)
-        self.pending.release_all(owner=self.owner)
-        if settings.on_kafka:
-            topics = KafkaTopics(client_options(settings))
-            self._targets = Targets(self.pending, topics, settings, owner=self.owner)
-            self._targets.start()
-        for number in range(settings.lanes):
-            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
-            worker.start = lambda worker=worker: self._start_lane(spark, worker)  # type: ignore[misc]
-            self._workers.append(worker)
-        self._workers.append(Worker("intake", lambda: self._start_intake(spark, partitions)))
-        for worker in self._workers:
+        ends = self._fill(stop)
+        # All start at once, as each takes seconds; lanes find nothing before intake has caught up.
+        hold(self.pending, owner=self.owner)
+        for worker in reversed(self._workers):
             worker.begin()
-        if settings.metrics_addr:
-            self._metrics = self._serve_metrics()
-            _log.info("metrics are served", port=self._metrics.port)
-        if settings.canary_topic:
-            self._canary = Canary(settings, redis_url=self.installation.redis_url)
-            self._canary.start()
+        if not self._caught_up(ends, stop):
+            return False
+        if self._filling is not None and self.settings.horizon_ms is not None:
+            assert self._spark is not None
+            copy = Copy(self.pending, owner=self.owner)
+            self._horizon = Horizon(self._spark, self.settings, copy, planter=self._filling.planter)
+            self._horizon.start()
+        let_go(self.pending)
+        return True
 
-    def _serve_metrics(self) -> MetricsServer:
-        settings, redis_url = self.settings, self.installation.redis_url
-        broker = open_broker(settings, redis_url=redis_url)
-        lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=broker)
-        return MetricsServer(settings.metrics_addr, StoreMetrics(self.pending, lag=lag))
-
-    def _own_topics(self) -> dict[str, int]:
-        """Partition counts of the inboxes, created where missing and allowed."""
+    def _fill(self, stop: threading.Event) -> Ends:
+        """Settle or release what was left behind, fill the store; the ends intake must reach."""
         settings = self.settings
-        inboxes = [inbox.topic for inbox in settings.inboxes]
-        if not settings.on_kafka:
-            topics = open_topics(self.installation.redis_url, settings)
-            for topic in (*inboxes, settings.rejected_topic):
-                if not topics.exists(topic):
-                    topics.create(topic)
-            return {topic: topics.partitions(topic) for topic in inboxes}
-        return own_topics(settings)
+        if self._topics is not None:
+            assert self._spark is not None
+            self._recovery = Recovery(self._spark, settings, self.pending, self._topics)
+            if any(shard.batches() for shard in self.pending.shards):
+                stop.wait(settings.recovery_pause_ms / 1_000)
+            self._recovery.settle(owner=self.owner)
+        self.pending.release_all(owner=self.owner)
+        if self._topics is None:
+            return {}
+        assert self._spark is not None
+        self._targets = Targets(self.pending, self._topics, settings, owner=self.owner)
+        self._targets.start()
+        self._filling = Filling(
+            self._spark,
+            settings,
+            self.pending,
+            self._topics,
+            redis_url=self.installation.redis_url,
+            owner=self.owner,
+        )
+        return self._filling.fill()
+
+    def _caught_up(self, ends: Ends, stop: threading.Event) -> bool:
+        """Wait until intake has read up to `ends`; False when `stop` was set before."""
+        intake = self._workers[-1]
+        while True:
+            query = intake.query
+            progress = query.lastProgress if isinstance(query, StreamingQuery) else None
+            if reached(ends, seen=self.pending.positions(), progress=progress):
+                return True
+            if stop.wait(WATCH_S):
+                return False
+            self._look_after(intake, time.monotonic())
+
+    def _take_over_again(self, stop: threading.Event) -> None:
+        """The store has lost what it knew: end everything that works from it, and begin anew."""
+        self._lost = True
+        self._end_queries()
+        # What lanes have handed to the producer must be on its topics before these are read.
+        stop.wait(self.settings.recovery_pause_ms / 1_000)
+        self._take_over(stop)
+        self._lost = False
+
+    def _end_queries(self) -> None:
+        if self._targets is not None:
+            self._targets.stop()
+            self._targets = None
+        if self._horizon is not None:
+            self._horizon.stop()
+            self._horizon = None
+        for worker in self._workers:
+            if worker.query is not None and worker.query.isActive:
+                worker.query.stop()
+            worker.query = None
 
     def _next_checkpoint(self, name: str) -> Path:
         """Checkpoints are scratch: what must survive is in the store."""
         self._checkpoint += 1
         return self._scratch / f"{self.owner}-{self._checkpoint}-{name}"
 
-    def _start_lane(self, spark: SparkSession, worker: Worker) -> StreamingQuery:
-        settings = self.settings
+    def _start_lane(self, worker: Worker) -> StreamingQuery:
+        settings, spark = self.settings, self._spark
         assert worker.lane is not None
+        assert spark is not None
+        if self._recovery is not None:
+            self._recovery.settle(owner=self.owner, lane=worker.lane)
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
         lane = Lane(
             redis_url=self.installation.redis_url,
@@ -135,10 +284,12 @@ class Service:
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
-    def _start_intake(self, spark: SparkSession, partitions: dict[str, int]) -> StreamingQuery:
+    def _start_intake(self) -> StreamingQuery:
+        spark = self._spark
+        assert spark is not None
         run = self.pending.open_intake(owner=self.owner)
         self._seen = self.pending.positions()
-        starts = starting_offsets(self.settings, self._seen, partitions)
+        starts = starting_offsets(self.settings, self._seen, self._partitions)
         redis_url = self.installation.redis_url
         return start_intake(
             inbox_records(spark, self.settings, redis_url=redis_url, starts=starts),
@@ -149,38 +300,61 @@ class Service:
             checkpoint=self._next_checkpoint("intake"),
         )
 
+    def _start_copying(self) -> StreamingQuery:
+        assert self._spark is not None
+        if self._copier is None:
+            self._copier = Copier(self._spark, self.settings, self._partitions)
+        return self._copier.start(self._next_checkpoint("copying"))
+
     # --- running --------------------------------------------------------------------------------
 
     def watch(self, stop: threading.Event) -> None:
         """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
-        store_s, delay_s_max = 0.0, self.settings.restart_delay_ms_max / 1_000
+        store_s = 0.0
         while not stop.wait(WATCH_S):
             now_s = time.monotonic()
-            for worker in self._workers:
-                worker.look_after(now_s, delay_s_max=delay_s_max, ended=self._require_owner)
+            for worker in () if self._lost else self._workers:
+                self._look_after(worker, now_s)
             if now_s - store_s >= STORE_WATCH_S:
                 store_s = now_s
-                self._look_after_store()
+                self._look_after_store(stop)
+
+    def _look_after(self, worker: Worker, now_s: float) -> None:
+        worker.look_after(
+            now_s,
+            delay_s_max=self.settings.restart_delay_ms_max / 1000,
+            ended=self._require_owner,
+        )
 
     def _require_owner(self) -> None:
         try:
             standing = self.pending.owner()
         except Exception:
             return
-        if standing != self.owner:
+        if standing > self.owner:
             raise Fenced(
                 f"a newer service (owner {standing}) has taken over space "
                 f"{self.settings.space!r}; this one (owner {self.owner}) stops"
             )
 
-    def _look_after_store(self) -> None:
-        """Notice a takeover, and a store that came back older than it was."""
+    def _look_after_store(self, stop: threading.Event) -> None:
+        """Notice a takeover, and a store that came back empty or older than it was."""
         self._require_owner()
         try:
             self._beat()
+            self._commit_copies()
+            if self._lost or self._store_is_lost():
+                self._take_over_again(stop)
+                return
+            if self.settings.journals:
+                rescue_overtaken(self.settings, self.pending)
+                bury_surplus(self.settings, self.pending)
             seen = self.pending.positions()
         except Exception as error:
-            _log.warning("the store does not answer", cause=str(error))
+            if isinstance(error, Fenced):
+                # Either a newer owner is there, or the store has forgotten this one once more.
+                self._require_owner()
+            _log.warning("the store is not usable", cause=str(error)[:500])
             return
         back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
         self._seen = seen
@@ -196,6 +370,20 @@ class Service:
         running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
         Desk(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})
 
+    def _commit_copies(self) -> None:
+        if self._copier is not None:
+            [copying] = [worker for worker in self._workers if worker.name == "copying"]
+            if isinstance(copying.query, StreamingQuery):
+                self._copier.commit(copying.query)
+
+    def _store_is_lost(self) -> bool:
+        """Whether it has forgotten its owner, or is no copy of the journals (any more)."""
+        forgotten = self.pending.owner() < self.owner
+        if not forgotten and (self._filling is None or self._filling.is_copy()):
+            return False
+        _log.error("the store has lost what it knew" if forgotten else "the store is to be rebuilt")
+        return True
+
     # --- stopping -------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -210,9 +398,10 @@ class Service:
     def _drain(self) -> None:
         if not self.owner:
             return
-        intake = self._workers[-1]
-        if intake.query is not None:
-            intake.query.stop()
+        for worker in self._workers:
+            if worker.lane is None and worker.query is not None:
+                worker.query.stop()
+        self._commit_copies()
         self.pending.drain(owner=self.owner)
         deadline = time.monotonic() + self.settings.stop_timeout_ms / 1000
         lanes = [w for w in self._workers if w.lane is not None and w.query is not None]
@@ -254,15 +443,12 @@ class Service:
 
     def close(self) -> None:
         """At once: queries and Spark end, nothing is settled."""
-        if self._metrics is not None:
-            self._metrics.close()
-        if self._canary is not None:
-            self._canary.stop()
-        if self._targets is not None:
-            self._targets.stop()
-        for worker in self._workers:
-            if worker.query is not None and worker.query.isActive:
-                worker.query.stop()
+        self._end_queries()
+        self._attendants.close()
+        if self._copier is not None:
+            self._copier.close()
+        if self._lease is not None:
+            self._lease.release()
         if self._spark is not None:
             self._spark.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)

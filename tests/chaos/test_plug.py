@@ -1,5 +1,6 @@
 """Pull the plug, as often as you like: the ledger balances."""
 
+import signal
 import time
 from collections import Counter
 
@@ -79,7 +80,9 @@ def test_stopped_again_and_again_it_doubles_nothing(installation):
 
 
 @pytest.mark.timeout(600)
-def test_of_two_services_on_one_space_the_older_one_stops(installation, tmp_path, redis_url, space):
+def test_a_service_that_was_away_for_too_long_is_followed_by_another_and_stops(
+    installation, tmp_path
+):
     service, ledger, reader = installation
     service.start()
     send_spread(ledger, count=1_000)
@@ -91,13 +94,17 @@ def test_of_two_services_on_one_space_the_older_one_stops(installation, tmp_path
             for name, value in service.environment.items()
             if name != "SENDLATER_DATA_DIR"
         }
-        second.start()
+        second.start(wait=False)
+        wait_until(lambda: "stands by" in second.said(), "the second stands by", timeout_s=60)
+        service.send_signal(signal.SIGSTOP)
+        second.wait_until_ready()
+        service.send_signal(signal.SIGCONT)
         assert service.wait() == 1
         assert "a newer service" in service.said()
         all_arrived(ledger, reader)
 
     assert not ledger.early(reader)
-    # What the older one had claimed, over at most two windows, may come twice.
+    # What the first one's tasks had claimed, over at most two windows, may come twice.
     assert len(ledger.doubled(reader)) < 500
 
 

@@ -152,10 +152,12 @@ def test_delivered_records_carry_what_each_dialect_promises(spark):
         (names.SCHEDULER_TOPIC, b"schedules"),
         (names.ID, b"id"),
         (names.DUE, b"1780000001000"),
+        (names.ORIGIN, b"schedules/1/0"),
     ]
     assert s0["delivered"] == [
         (names.ID, b"envelopes-1-1"),
         (names.DUE, str(READ_MS + 1_000).encode()),
+        (names.ORIGIN, b"envelopes/1/1"),
     ]
     assert bad["delivered"][-2:] == [
         (names.ID, b"envelopes-1-2"),
@@ -168,6 +170,43 @@ def test_control_headers_are_kept_on_request(spark):
     chosen = SETTINGS.model_copy(update={"keep_input_headers": True})
     (row,) = decode(spark, [schedule(*headers)], chosen)
     assert row["headers"] == headers[:2]
+
+
+def test_what_was_due_before_it_was_written_is_rejected_on_request(spark):
+    """S1's rule for a record that comes in time: the second it was written in is not past."""
+    second = READ_MS // 1_000
+    chosen = SETTINGS.model_copy(update={"past": "reject", "past_grace_s": 2})
+    records = [
+        schedule((names.EPOCH, b"%d" % epoch), TARGET) for epoch in (second, second - 2, second - 3)
+    ]
+    assert [row["dialect"] for row in decode(spark, records, chosen)] == [
+        "headers",
+        "headers",
+        "rejected",
+    ]
+    past = decode(spark, records[2:], chosen)[0]["headers"]
+    assert (names.REJECTED, b"past") in past
+    assert [row["dialect"] for row in decode(spark, records)] == ["headers"] * 3
+
+
+def test_a_tombstone_of_ours_on_a_journal_is_never_rejected(spark):
+    """Not even with a blank id; its value is the version that it is about."""
+    journal = (Inbox(topic="schedules", journal=True),)
+    chosen = SETTINGS.model_copy(update={"inboxes": journal})
+    done = (names.ORIGIN, b"schedules/1/7")
+    records = [
+        Record(topic="schedules", key=key, value=None, headers=headers)
+        for key, headers in [(b"a", [done]), (b" ", [done]), (b"a", []), (b" ", [])]
+    ]
+    rows = decode(spark, records, chosen)
+    assert [(row["dialect"], row["value"]) for row in rows[:3]] == [
+        ("headers", b"schedules/1/7"),
+        ("headers", b"schedules/1/7"),
+        ("headers", None),
+    ]
+    assert [row["due_ms"] for row in rows[:3]] == [None] * 3
+    assert rows[3]["dialect"] == "rejected"
+    assert [row["dialect"] for row in decode(spark, records)][1] == "rejected"
 
 
 @pytest.mark.parametrize("dialect", ["headers", "envelope"])

@@ -174,7 +174,9 @@ def sections() -> dict[str, str]:
 
 def flags_in(section: str) -> set[str]:
     lines = [line for line in section.splitlines() if line.startswith("| `-")]
-    return {flag for line in lines for flag in re.findall(r"`(-[a-zA-Z-]+)`", line.split("|")[1])}
+    return {
+        flag for line in lines for flag in re.findall(r"`(-[a-zA-Z0-9-]+)`", line.split("|")[1])
+    }
 
 
 def test_every_command_and_flag_is_documented_and_every_documented_one_exists() -> None:

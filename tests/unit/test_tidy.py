@@ -20,14 +20,17 @@ ROOMS: dict[str, set[str]] = {
     "doctor": {"local", "buckets"},
     "metrics": {"client", "pending"},
     "canary": {"client", "dialects", "pending"},
+    "etf1": {"client", "dialects", "pending"},
+    "attendants": {"client", "pending", "metrics", "canary", "etf1"},
     "api": {"client", "dialects", "pending", "topics", "metrics"},
-    "service": {"pipeline", "pending", "client", "local", "metrics", "canary"},
+    "service": {"pipeline", "pending", "client", "local", "topics", "attendants"},
     "bench": {"client", "dialects", "pending", "service", "local"},
     "bucket_service": {"pipeline", "buckets", "local"},
     "__main__": {"cli"},
     "cli": {
         "client",
         "dialects",
+        "pending",
         "buckets",
         "service",
         "bucket_service",
@@ -35,6 +38,7 @@ ROOMS: dict[str, set[str]] = {
         "doctor",
         "bench",
         "api",
+        "etf1",
     },
 }
 ONLY_HERE = {

@@ -61,12 +61,12 @@ class Connection:
         """The effective settings. Raises BadSettings."""
         if self.config is not None:
             os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
-        return load(
-            bootstrap_servers=self.bootstrap_servers,
-            redis=self.redis,
-            space=self.space,
-            **flags,
-        )
+        given = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "redis": self.redis,
+            "space": self.space,
+        }
+        return load(**flags | {name: value for name, value in given.items() if value is not None})
 
 
 HERE = Connection()
@@ -75,6 +75,14 @@ AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Positive = Annotated[float, Parameter(validator=Number(gt=0))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
 Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
+
+
+def etf1_settings() -> dict[str, Any]:
+    """Settings from the environment of an etf1 scheduler, its log level applied."""
+    from sendlater.etf1 import etf1_flags, log_level
+
+    log_level(os.environ)
+    return etf1_flags(os.environ)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from sendlater.cli.door import (
     app,
     bench_app,
     err,
+    etf1_settings,
     open_scheduler,
     out,
 )
@@ -45,6 +46,7 @@ def serve(
     metrics_addr: str | None = None,
     http: Annotated[str | None, Parameter(name="--http")] = None,
     pending: Literal["redis", "buckets"] | None = None,
+    etf1: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run the service until SIGTERM or SIGINT; a second one ends it at once.
 
@@ -55,6 +57,7 @@ def serve(
         metrics_addr: host:port of Prometheus metrics.
         http: host:port of REST and the page; without: neither.
         pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
+        etf1: Take the environment of an etf1 kafka-message-scheduler, and serve its REST API.
     """
     from sendlater.bucket_service import BucketService
     from sendlater.doctor import store_troubles
@@ -68,6 +71,7 @@ def serve(
         metrics_addr=metrics_addr,
         http_addr=http,
         pending=pending,
+        **(etf1_settings() if etf1 else {}),
     )
     stop = _stop_on_signals()
     installation = Installation.prepare(settings)
@@ -78,10 +82,16 @@ def serve(
                 told = f"warning: {trouble.name}: {trouble.found}. {trouble.mend}"
                 err.print(told, style="yellow")
         doors.enter_context(_http(settings, installation.redis_url))
-        kind = BucketService if settings.pending == "buckets" else Service
-        service = kind(settings, installation)
+        if settings.pending == "buckets":
+            service: Service | BucketService = BucketService(settings, installation)
+        else:
+            service = Service(settings, installation, etf1=os.environ if etf1 else None)
         try:
-            service.start()
+            if isinstance(service, BucketService):
+                service.start()
+            elif not service.start(stop=stop, on_standby=_stands_by):
+                service.close()
+                return OK
             where = settings.bootstrap_servers or "topics on Redis"
             err.print(f"sendlater {__version__} is ready: space {settings.space!r}, {where}")
             service.watch(stop)
@@ -94,6 +104,10 @@ def serve(
         doors.close()
         installation.close()
     return OK
+
+
+def _stands_by() -> None:
+    err.print(f"sendlater {__version__} stands by: another service is active")
 
 
 @contextmanager

@@ -5,17 +5,26 @@ cancels. `envelope` (S0): the value is JSON `{"topic", "message", "countdown"}`.
 """
 
 from sendlater.dialects.decode import SPARK_SETTINGS, stages
-from sendlater.dialects.deliver import delivered_headers
-from sendlater.dialects.encode import encode_cancel, encode_envelope, encode_headers
+from sendlater.dialects.deliver import delivered_headers, delivered_stages
+from sendlater.dialects.encode import (
+    encode_again,
+    encode_cancel,
+    encode_envelope,
+    encode_headers,
+    encode_tombstone,
+)
 from sendlater.dialects.when import duration_ms, instant_ms
 
 __all__ = [
     "SPARK_SETTINGS",
     "delivered_headers",
+    "delivered_stages",
     "duration_ms",
+    "encode_again",
     "encode_cancel",
     "encode_envelope",
     "encode_headers",
+    "encode_tombstone",
     "instant_ms",
     "stages",
 ]

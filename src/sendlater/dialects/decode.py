@@ -17,6 +17,7 @@ decoding would become one; so it ran at 72,000 rows/s of a core instead of 115,0
 
 # What Go's strings.TrimSpace removes, as far as it is ASCII.
 _BLANKS = sql.text(" \t\n\v\f\r")
+_DONE = sql.header(sql.text(names.ORIGIN))
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -26,14 +27,21 @@ def stages(settings: Settings) -> list[list[str]]:
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
     when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
-    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change).
+    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change). The
+    value of a cancellation is null, or the version that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
+    in_journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
+    copies = tuple(i.topic for i in settings.inboxes if i.copy_to)
+    copied = f"topic IN {sql.texts(copies)}" if copies else "false"
+    # A tombstone of ours, read back. Checked before all else: it must never be rejected again.
+    done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {_DONE} IS NOT NULL"
     return [
         ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
+        ["*", f"{done} AS done"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
-        _found(is_envelope),
+        _found(is_envelope, copied),
         _timed(),
         _due(),
         ["*", f"{_reason(settings)} AS reason"],
@@ -42,8 +50,8 @@ def stages(settings: Settings) -> list[list[str]]:
     ]
 
 
-def _found(is_envelope: str) -> list[str]:
-    """Where each dialect keeps the parts of a schedule."""
+def _found(is_envelope: str, copied: str) -> list[str]:
+    """Where each dialect keeps the parts of a schedule; what is `copied` needs no key."""
     times = " ".join(
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
         for name in names.TIMES
@@ -54,7 +62,7 @@ def _found(is_envelope: str) -> list[str]:
     has_partition = f"array_contains(names, {sql.text(names.TARGET_PARTITION)})"
     by_dialect = {
         "dialect": ("'envelope'", "'headers'"),
-        "id": (place, "key"),
+        "id": (place, f"CASE WHEN key IS NULL AND {copied} THEN {place} ELSE key END"),
         "time_name": (
             "CASE WHEN envelope.countdown IS NOT NULL THEN 'countdown' END",
             f"CASE {times} END",
@@ -113,7 +121,8 @@ def _reason(settings: Settings) -> str:
         "octet_length(concat_ws('', names, CAST(headers.value AS ARRAY<STRING>))), 0)"
     )
     epoch_max_ms = EPOCH_SECONDS_MAX * 1_000
-    rules = {
+    rules: dict[str, Reason | None] = {
+        "done": None,
         f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
         f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
         "dialect = 'headers' AND value IS NULL": None,
@@ -122,6 +131,7 @@ def _reason(settings: Settings) -> str:
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
+        **({_past(settings): Reason.PAST} if settings.past == "reject" else {}),
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
@@ -132,6 +142,14 @@ def _reason(settings: Settings) -> str:
         for rule, reason in rules.items()
     )
     return f"CASE {told} END"
+
+
+def _past(settings: Settings) -> str:
+    """Due before the second it was written in: S1 keeps whole seconds."""
+    second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
+    # A copy was looked at when it was made; copying takes time.
+    copied = f"array_contains(names, {sql.text(names.COPIED)})"
+    return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
 
 
 def _detail(settings: Settings) -> str:
@@ -163,6 +181,10 @@ def _detail(settings: Settings) -> str:
         Reason.TOO_FAR: (
             f"concat(time_name, ' within {settings.max_delay_days} days')",
             time,
+        ),
+        Reason.PAST: (
+            f"'a time at most {settings.past_grace_s} s before it was written'",
+            "concat(due_ms - timestamp_ms, ' ms')",
         ),
         Reason.NO_TARGET: (
             f"if(dialect = 'envelope', 'topic', '{names.TARGET_TOPIC}')",
@@ -209,7 +231,7 @@ def _scheduled(settings: Settings) -> list[str]:
         "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
         "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),
         "target_key": ("key", "CAST(NULL AS BINARY)", "target_key"),
-        "body": ("value", "CAST(NULL AS BINARY)", "body"),
+        "body": ("value", f"CASE WHEN done THEN {_DONE} END", "body"),
         "kept": (
             f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",

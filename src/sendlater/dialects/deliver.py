@@ -1,5 +1,6 @@
-"""What is added to a record on delivery, as Spark SQL text."""
+"""What leaves for a schedule, as Spark SQL text: its record, and for a journal two more."""
 
+from sendlater.config import Settings
 from sendlater.dialects import names, sql
 
 
@@ -7,7 +8,8 @@ def delivered_headers() -> str:
     """The headers a delivered record carries, an expression of type array<struct<key, value>>.
 
     Over columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
-    the user's headers, in dialect `headers` S1's three, then `sendlater-id` and `sendlater-due`.
+    the user's headers, in dialect `headers` S1's three, then `sendlater-id`, `sendlater-due` and,
+    of what was read from an inbox, `sendlater-origin` (a rejected record has it already).
     On the hot path: no lambda, so that Spark compiles it.
     """
     seconds = "(origin_timestamp_ms - pmod(origin_timestamp_ms, 1000)) DIV 1000"
@@ -17,7 +19,70 @@ def delivered_headers() -> str:
         sql.pair(names.SCHEDULER_TOPIC, "origin_topic"),
     )
     ours = (sql.pair(names.ID, "id"), sql.pair(names.DUE, sql.decimal_text("due_ms")))
-    return (
-        f"concat(coalesce(headers, array()), CASE dialect WHEN 'headers' "
-        f"THEN array({', '.join(s1 + ours)}) ELSE array({', '.join(ours)}) END)"
+    origin = (
+        sql.pair(names.ORIGIN, "concat_ws('/', origin_topic, origin_partition, origin_position)"),
     )
+    return (
+        f"concat(coalesce(headers, array()), CASE "
+        f"WHEN dialect = 'headers' THEN array({', '.join(s1 + ours + origin)}) "
+        f"WHEN dialect = 'envelope' THEN array({', '.join(ours + origin)}) "
+        f"ELSE array({', '.join(ours)}) END)"
+    )
+
+
+def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str]]:
+    """Lists for selectExpr, from rows that fall due to topic, partition, key, value, headers.
+
+    A schedule of a journal leaves as three records, in this order: the target's; a tombstone for
+    the partition it was read from; the same for the history topic, under the target's key. A
+    rejected record of a journal is followed by a tombstone with the headers it came with. Both
+    tombstones name the version that is done with, so that a newer one survives them. `owed` leaves
+    out the first record, that has arrived already.
+    """
+    headers = delivered_headers()
+    if not settings.journals:
+        assert not owed, "without a journal nothing follows"
+        return [["topic", "partition", "key", "value", f"{headers} AS headers"]]
+    target = _record("topic", "partition", "key", "value", "sent")
+    tombstone = _record("origin_topic", "origin_partition", "id", _NO_BYTES, "sent")
+    history = _record(sql.text(settings.history_topic), _NO_PARTITION, "key", "value", "sent")
+    unhistoric = tuple({settings.history_topic, settings.liveness_topic})
+    no_history = f"topic IN {sql.texts(unhistoric)}" if settings.history_topic else "true"
+    # The last header tells which kind: targets.py puts the id there, decode.py the time.
+    last = "element_at(headers, -1)"
+    refused = f"{last}.key = {sql.text(names.REJECTED_ID)}"
+    came_with = f"slice(headers, 1, size(headers) - if({refused}, 6, 4))"
+    version = "concat_ws('/', origin_topic, origin_partition, origin_position)"
+    rejected = _record(
+        "origin_topic",
+        "origin_partition",
+        f"if({refused}, {last}.value, key)",
+        _NO_BYTES,
+        f"concat({came_with}, array({sql.pair(names.ORIGIN, version)}))",
+    )
+    return [
+        ["*", f"{headers} AS sent"],
+        [
+            f"""inline({"slice(" if owed else ""}CASE
+            WHEN NOT origin_topic IN {sql.texts(settings.journals)} THEN array({target})
+            WHEN dialect = 'rejected' AND key IS NULL AND NOT {refused} THEN array({target})
+            WHEN dialect = 'rejected' THEN array({target}, {rejected})
+            WHEN {no_history} THEN array({target}, {tombstone})
+            ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""})"""
+        ],
+    ]
+
+
+_NO_BYTES = "CAST(NULL AS BINARY)"
+_NO_PARTITION = "CAST(NULL AS INT)"
+
+
+def _record(topic: str, partition: str, key: str, value: str, headers: str) -> str:
+    columns = {
+        "topic": topic,
+        "partition": partition,
+        "key": key,
+        "value": value,
+        "headers": headers,
+    }
+    return "named_struct(" + ", ".join(f"'{name}', {it}" for name, it in columns.items()) + ")"

@@ -8,7 +8,7 @@ from sendlater.dialects import names
 from sendlater.dialects.when import rfc3339_ms
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import ID_BYTES_MAX
-from sendlater.model import DUE_MS_MAX, Headers, Record
+from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
 
 
 def encode_headers(
@@ -55,6 +55,42 @@ def encode_headers(
     if change:
         headers.append((names.CHANGE, change.encode()))
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
+
+
+def encode_again(schedule: Schedule) -> Record:
+    """The record that puts a schedule on the journal it was read from once more, as it stands."""
+    origin, record = schedule.origin, schedule.record
+    assert origin is not None, "only what was read from a journal is written to it again"
+    headers: Headers = [
+        (names.DUE_MS, b"%d" % schedule.due_ms),
+        (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
+        (names.TARGET_TOPIC, record.topic.encode()),
+    ]
+    if record.key is not None:
+        headers.append((names.TARGET_KEY, record.key))
+    if record.partition is not None:
+        headers.append((names.TARGET_PARTITION, b"%d" % record.partition))
+    return Record(
+        topic=origin.topic,
+        partition=origin.partition,
+        key=schedule.id,
+        value=record.value,
+        headers=headers + record.headers,
+    )
+
+
+def encode_tombstone(schedule: Schedule) -> Record:
+    """The record that says on its journal that this version of a schedule is done with."""
+    origin = schedule.origin
+    assert origin is not None, "only what was read from a journal has a tombstone"
+    version = f"{origin.topic}/{origin.partition}/{origin.position}"
+    return Record(
+        topic=origin.topic,
+        partition=origin.partition,
+        key=schedule.id,
+        value=None,
+        headers=[(names.ORIGIN, version.encode())],
+    )
 
 
 def encode_cancel(*, inbox: str, id: bytes) -> Record:

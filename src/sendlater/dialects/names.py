@@ -16,6 +16,8 @@ TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; absent lets the producer choose."""
 CHANGE = "sendlater-change"
 """In: names the change that this record is a copy of; a store that has made it passes it over."""
+COPIED = "sendlater-copied"
+"""In, on a journal: `topic/partition/offset` of the record this is a copy of; not passed on."""
 CALLER_SERVICE = "CALLER_SERVICE"
 """In and out: who sent the envelope (S0)."""
 
@@ -35,15 +37,20 @@ REJECTED = "sendlater-rejected"
 REJECTED_DETAIL = "sendlater-rejected-detail"
 """Out, on rejected records: what was expected and what came."""
 ORIGIN = "sendlater-origin"
-"""Out, on rejected records: `topic/partition/offset` of the record."""
+"""Out: `topic/partition/offset` of the record a schedule was read from, its version.
+In, on a null value of a journal: the version that was delivered; a newer one is not cancelled."""
+REJECTED_TARGET = "sendlater-rejected-target"
+"""Out, on records whose target takes nothing: that target."""
+REJECTED_ID = "sendlater-rejected-id"
+"""Out, on the same, and last: the schedule's id."""
 ORIGIN_TIMESTAMP_MS = "sendlater-origin-timestamp-ms"
 """Out, on rejected records: the record's timestamp."""
 
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers that tell when. The first of these that is present decides."""
-STALE = (ID, DUE, CHANGE)
+STALE = (ID, DUE, ORIGIN, CHANGE)
 """Left by an earlier delivery or of no use later; never passed on, as ours are appended."""
-CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, *STALE)
+CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
 """Addressed to sendlater, not to the receiver."""
 PREFIXES = ("scheduler-", "sendlater-")
 """Names that belong to schedulers: removed when a delivered record is scheduled again."""

@@ -7,9 +7,11 @@ position to read), `state` (hash: owner, runs, counters), `wake` (stream that wa
 `targets` (hash topic -> largest record it takes), `wanted` (set of targets nobody checked yet),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
-deliveries, for people).
+deliveries, for people); of journals, `touched` (ids that intake has seen while the horizon moves),
+`overtaken` and `surplus` (what their topics must be told: see pipeline/rewriting.py).
 """
 
+import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,7 +67,8 @@ class Shard:
         self.number = number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        self.keys = {name: prefix + name for name in (*names, "changes", "tally", "recent")}
+        more = ("changes", "tally", "recent", "touched", "overtaken", "surplus")
+        self.keys = {name: prefix + name for name in (*names, *more)}
 
     def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}
@@ -81,6 +84,7 @@ class Shard:
         source: str = "",
         seen_before: str = "",
         seen_after: str = "",
+        journal: bool = False,
         rejected_count: int = 0,
     ) -> int:
         """Write flat rows [id, due_ms or '', record, ...] and the position after them.
@@ -91,8 +95,10 @@ class Shard:
         count: int = script("park")(
             self.client,
             **self._keys("due", "record", "seen", "state", "wake", "changes"),
+            **self._keys("touched", "overtaken", "surplus"),
             owner=owner,
             source=source,
+            journal="1" if journal else "",
             seen_before=seen_before,
             seen_after=seen_after,
             rejected_count=rejected_count,
@@ -253,10 +259,15 @@ class Pending:
 
     # --- owning a space -------------------------------------------------------------------------
 
-    def fence(self) -> int:
-        """Become the owner of every shard: the number that goes into each later call."""
+    def fence(self, *, above: int = 0) -> int:
+        """Become the owner of every shard: the number that goes into each later call.
+
+        It is higher than `above` and than any before. A store that was wiped does not know the
+        numbers it gave out, so it begins with the seconds since 1970.
+        """
         for _ in range(FENCE_ATTEMPTS_MAX):
-            owner = 1 + max(int(shard.state().get("owner", 0)) for shard in self.shards)
+            standing_max = max(int(shard.state().get("owner", 0)) for shard in self.shards)
+            owner = 1 + max(standing_max or int(time.time()), above)
             standing = [
                 script("fence")(self.client, state=shard.keys["state"], owner=owner)
                 for shard in self.shards
@@ -400,9 +411,10 @@ class Pending:
         return totals
 
     def counts(self) -> dict[str, int]:
-        """True counts: pending and claimed now; parked, replaced and so on since the beginning."""
-        names = ("parked", "replaced", "cancelled", "settled", "rejected")
-        total = dict.fromkeys(("pending", "claimed", "aside", *names), 0)
+        """True counts: pending, `later` (in journals beyond the horizon, about) and claimed now;
+        parked, replaced and so on since the beginning."""
+        names = ("parked", "replaced", "cancelled", "settled", "rejected", "tombstones", "missed")
+        total = dict.fromkeys(("pending", "later", "claimed", "aside", *names), 0)
         with answering():
             for shard in self.shards:
                 state = shard.state()
@@ -410,6 +422,7 @@ class Pending:
                 total["aside"] += int(self.client.hlen(shard.keys["aside"]))
                 for name in shard.batches():
                     total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
+                total["later"] += int(state.get("later", 0)) + int(state.get("later_since", 0))
                 for name in names:
                     total[name] += int(state.get(name, 0))
         return total

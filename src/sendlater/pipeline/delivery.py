@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
-from sendlater.dialects import delivered_headers
+from sendlater.dialects import delivered_headers, delivered_stages
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_options import spark_options
 from sendlater.pipeline.source import Lane
@@ -25,10 +25,12 @@ def start_lane(
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
         lane = replace(lane, filler_rows=OUTBOX_ROWS)
     due = spark.readStream.format("sendlater").options(**lane.to_options()).load()
-    columns = ["topic", "partition", "key", "value", f"{delivered_headers()} AS headers"]
+    *stages, last = delivered_stages(settings)
     if not settings.on_kafka:
-        columns.append("topic IS NULL AS filler")
-    records = due.selectExpr(*columns)
+        last.append("topic IS NULL AS filler")
+    records = due
+    for stage in (*stages, last):
+        records = records.selectExpr(*stage)
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
         writer = writer.format("kafka").options(**producer_options(settings))

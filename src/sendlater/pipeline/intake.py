@@ -23,7 +23,7 @@ def starting_offsets(
             str(number): positions.get(f"{inbox.topic}/{number}") or EARLIEST
             for number in range(partitions[inbox.topic])
         }
-        for inbox in settings.inboxes
+        for inbox in settings.taken_in
     }
     return json.dumps(starts)
 
@@ -32,7 +32,7 @@ def inbox_records(
     spark: SparkSession, settings: Settings, *, redis_url: str, starts: str
 ) -> DataFrame:
     """All inboxes as one stream, in the columns of Spark's Kafka source."""
-    topics = ",".join(inbox.topic for inbox in settings.inboxes)
+    topics = ",".join(inbox.topic for inbox in settings.taken_in)
     if settings.on_kafka:
         reader = spark.readStream.format("kafka").options(**spark_options(settings))
         # Without it a trickle of records waits 500 ms for a fetch that was under way.
@@ -76,6 +76,7 @@ def start_intake(
                 "shards": str(settings.shards),
                 "owner": str(owner),
                 "run": str(run),
+                "journals": ",".join(settings.journals),
                 "check_targets": str(settings.on_kafka).lower(),
             }
         )

@@ -2,16 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BadSettings, BrokerUnavailable
 from sendlater.model import Reason
 
 REQUEST_S = 10.0
@@ -43,6 +50,62 @@ class KafkaTopics:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Per topic and partition the offset after the last record. Raises BrokerUnavailable."""
+        asked = {
+            TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic, count in self.partitions(topics).items()
+            for number in range(count)
+        }
+        ends: dict[str, dict[int, int]] = {}
+        try:
+            futures = self._admin.list_offsets(asked, request_timeout=REQUEST_S) if asked else {}
+            for place, future in futures.items():
+                ends.setdefault(place.topic, {})[place.partition] = future.result().offset
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not tell offsets: {error}") from error
+        return ends
+
+    def identity(self, topics: Iterable[str]) -> str:
+        """Names and ids of topics: one that was deleted and made again has another id."""
+        told = []
+        for topic in sorted(topics):
+            try:
+                future = self._admin.describe_topics(TopicCollection([topic]))[topic]
+                told.append(f"{topic}={future.result(REQUEST_S).topic_id}")
+            except KafkaException as error:
+                raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
+        return ",".join(told)
+
+    def may_read(self, topic: str) -> bool:
+        """False where the broker says that it does not let us read, or has no such topic."""
+        try:
+            future = self._admin.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True
+            )[topic]
+            allowed = future.result(REQUEST_S).authorized_operations
+        except (KafkaException, ValueError):
+            return False
+        return not allowed or AclOperation.READ in allowed or AclOperation.ALL in allowed
+
+    def config(self, topic: str) -> dict[str, str]:
+        """The settings of a topic by name; empty where the broker hides them."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
+        except KafkaException:
+            return {}
+        return {name: str(entry.value) for name, entry in found.items()}
+
+    def require_compacted(self, topic: str) -> None:
+        """Raises BadSettings, with how to mend it, for a journal whose records may go missing."""
+        policy = self.config(topic).get("cleanup.policy", "compact")
+        if "compact" not in policy or "delete" in policy:
+            raise BadSettings(
+                f"journal {topic!r}: expected cleanup.policy=compact, got {policy!r}; mend it with "
+                f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
+            )
 
     def look_up(self, topic: str) -> int | Reason | None:
         """Largest record in bytes the topic takes; why it takes none; None: ask again soon.
@@ -77,13 +140,8 @@ class KafkaTopics:
 
     def _record_bytes_max(self, topic: str) -> int:
         """`max.message.bytes`, less room for headers and framing; no limit where it is hidden."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            config = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
-            limit = int(config["max.message.bytes"].value)
-        except (KafkaException, KeyError, ValueError):
-            return 2**31
-        return max(0, limit - HEADROOM_BYTES)
+        limit = self.config(topic).get("max.message.bytes")
+        return max(0, int(limit) - HEADROOM_BYTES) if limit else 2**31
 
 
 HEADROOM_BYTES = 4_096

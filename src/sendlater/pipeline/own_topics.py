@@ -1,4 +1,4 @@
-"""The topics that are ours: inboxes and the rejected topic."""
+"""The topics a service needs: inboxes, rejected, and what journals bring with them."""
 
 import time
 
@@ -8,32 +8,57 @@ from sendlater.config import Settings, client_options
 from sendlater.errors import SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.topics import Topics
 
-PAUSE_S = 0.1
-"""Pause between two looks at whether a topic just created is there."""
+LOOK_PAUSE_S = 0.1
+LIVENESS_RETENTION_MS = "3600000"
+"""An hour: probes are looked at once."""
 
 _log = structlog.get_logger()
 
 
-def own_topics(settings: Settings) -> dict[str, int]:
-    """Partition counts of the inboxes; they and the rejected topic are created where allowed.
-
-    Raises SendlaterError where one is missing, BrokerUnavailable.
-    """
-    kafka = KafkaTopics(client_options(settings))
+def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
+    """Partition counts of the inboxes, created where missing."""
     inboxes = [inbox.topic for inbox in settings.inboxes]
-    wanted = [*inboxes, settings.rejected_topic]
+    for topic in (*inboxes, settings.rejected_topic):
+        if not topics.exists(topic):
+            topics.create(topic)
+    return {topic: topics.partitions(topic) for topic in inboxes}
+
+
+def own_topics(settings: Settings) -> dict[str, int]:
+    """The same as `own_kafka_topics`, with a client of its own."""
+    return own_kafka_topics(KafkaTopics(client_options(settings)), settings)
+
+
+def own_kafka_topics(
+    kafka: KafkaTopics, settings: Settings, *, liveness: bool = False
+) -> dict[str, int]:
+    """Partition counts of the inboxes, created where missing and allowed.
+
+    Raises SendlaterError for one that is missing, BadSettings for a journal that is not compacted.
+    """
+    inboxes = [inbox.topic for inbox in settings.inboxes]
+    # What we write must take whatever an inbox took.
+    large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
+    wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
+    wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
+    wanted[settings.rejected_topic] = large
+    if settings.journals and settings.history_topic:
+        wanted[settings.history_topic] = large
+    if liveness:
+        wanted[settings.liveness_topic] = {"retention.ms": LIVENESS_RETENTION_MS}
     missing = set(wanted) - kafka.partitions(wanted).keys()
     for topic in sorted(missing):
         if not settings.create_topics:
             raise SendlaterError(f"topic {topic!r} does not exist, and create_topics is off")
-        large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
-        config = large if topic == settings.rejected_topic else {}
-        kafka.create(topic, partitions=settings.topic_partitions, config=config)
+        kafka.create(topic, partitions=settings.topic_partitions, config=wanted[topic])
         _log.info("topic created", topic=topic)
+    for topic in set(settings.journals) - missing:
+        kafka.require_compacted(topic)
     deadline = time.monotonic() + settings.stop_timeout_ms / 1000
     while set(inboxes) - (found := kafka.partitions(inboxes)).keys():
         if time.monotonic() > deadline:
             raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
-        time.sleep(PAUSE_S)
+        time.sleep(LOOK_PAUSE_S)
     return found

@@ -38,9 +38,11 @@ STREAMING = {
 
 
 def slots(settings: Settings) -> int:
-    """Task slots a local Spark needs: lane tasks hold theirs, intake must find one free."""
-    lanes = settings.lanes if settings.pending == "redis" else 1
-    return lanes * settings.shards + settings.intake_slots
+    """Task slots a local Spark needs: lane tasks hold theirs, whatever else runs needs its own."""
+    lanes = (settings.lanes if settings.pending == "redis" else 1) * settings.shards
+    copying = any(inbox.copy_to for inbox in settings.inboxes)
+    planning = 1 if settings.horizon else 0
+    return lanes + settings.intake_slots * (1 + copying) + planning
 
 
 def spark_home(cache_dir: Path) -> Path:

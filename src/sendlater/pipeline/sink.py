@@ -40,6 +40,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         self.space = options["space"]
         self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
         self.check_targets = options.get("check_targets", "false") == "true"
+        self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
 
     def _pending(self) -> Pending:
         return Pending(connect(self.url), space=self.space, shards=self.shards)
@@ -50,7 +51,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         assert context is not None, "write runs in a task"
         pending = self._pending()
         try:
-            task = _ParkTask(pending, self.owner, self.check_targets)
+            task = _ParkTask(pending, self.owner, self.check_targets, self.journals)
             task.require(self.run, int(context.getLocalProperty(BATCH_ID_PROPERTY) or 0))
             for batch in iterator:
                 task.park(batch)
@@ -79,8 +80,10 @@ class ParkWriter(DataSourceStreamArrowWriter):
 class _ParkTask:
     """One task's rows, gathered per shard and source into calls of bounded size."""
 
-    def __init__(self, pending: Pending, owner: int, check_targets: bool) -> None:
-        self.owner = owner
+    def __init__(
+        self, pending: Pending, owner: int, check_targets: bool, journals: frozenset[str]
+    ) -> None:
+        self.owner, self.journals = owner, journals
         self.clock = SystemClock()
         self.shards: list[Shard] = pending.shards
         found = [shard.seen() for shard in self.shards]
@@ -119,7 +122,8 @@ class _ParkTask:
             self.message.ends[source] = at + 1
             if at < int(seen[shard] or 0):
                 continue
-            packed: Any = ""
+            # A cancellation of one version only has that version as its value.
+            packed: Any = value or ""
             if due_ms is not None:
                 flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
                 packed = pack_fields(
@@ -156,6 +160,7 @@ class _ParkTask:
             source=source,
             seen_before=seen[number],
             seen_after=str(after),
+            journal=source.rpartition("/")[0] in self.journals,
             rejected_count=self.rejected.pop(place, 0),
         )
         seen[number] = str(after)

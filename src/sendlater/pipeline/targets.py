@@ -11,7 +11,8 @@ import structlog
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.errors import Fenced, StoreUnavailable
+from sendlater.dialects import names
+from sendlater.errors import BadSettings, Fenced, StoreUnavailable
 from sendlater.model import Reason, Record, Schedule
 from sendlater.pending import Pending
 from sendlater.pending.desk import tell
@@ -45,14 +46,27 @@ class Targets:
         self._pending, self._topics, self._settings = pending, topics, settings
         self._owner = owner
         self._clock = clock or SystemClock()
+        history = (settings.history_topic,) if settings.history_topic else ()
+        self._after_delivery = (*settings.journals, *history) if settings.journals else ()
+        # A copy of what is delivered goes there; a topic smaller than the target would stop a lane.
+        self._history_bytes_max = 2**31
         self._answers: dict[str, tuple[int | Reason, int]] = {}
         self._attempts: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
 
     def start(self) -> None:
-        """The rejected topic is known first; then keep going until `stop`."""
+        """The rejected topic is known first; then keep going until `stop`.
+
+        Raises BadSettings when the history topic or a journal takes nothing from us.
+        """
         self._forget()
+        for topic in self._after_delivery:
+            answer = self._topics.look_up(topic)
+            if isinstance(answer, Reason):
+                raise BadSettings(f"topic {topic!r} takes nothing from us: {answer.value}")
+            if answer is not None and topic == self._settings.history_topic:
+                self._history_bytes_max = answer
         self._answer(self._settings.rejected_topic)
         self._thread.start()
 
@@ -115,6 +129,8 @@ class Targets:
         if known and now_ms < known[1]:
             return known[0]
         answer = self._topics.look_up(topic)
+        if isinstance(answer, int):
+            answer = min(answer, self._history_bytes_max)
         if answer is None:
             self._attempts[topic] = self._attempts.get(topic, 0) + 1
             if self._attempts[topic] < LOOK_UP_ATTEMPTS_MAX:
@@ -148,12 +164,12 @@ def rejected_schedule(
     place = f"{origin.topic}/{origin.partition}/{origin.position}"
     headers = [
         *schedule.record.headers,
-        ("sendlater-rejected", reason.value.encode()),
-        ("sendlater-rejected-detail", detail.encode()),
-        ("sendlater-origin", place.encode()),
-        ("sendlater-origin-timestamp-ms", b"%d" % origin.timestamp_ms),
-        ("sendlater-rejected-target", schedule.record.topic.encode()),
-        ("sendlater-rejected-id", schedule.id),
+        (names.REJECTED, reason.value.encode()),
+        (names.REJECTED_DETAIL, detail.encode()),
+        (names.ORIGIN, place.encode()),
+        (names.ORIGIN_TIMESTAMP_MS, b"%d" % origin.timestamp_ms),
+        (names.REJECTED_TARGET, schedule.record.topic.encode()),
+        (names.REJECTED_ID, schedule.id),
     ]
     record = Record(
         topic=rejected_topic,

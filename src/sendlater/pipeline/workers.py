@@ -74,9 +74,10 @@ class Worker:
             try:
                 self.begin()
                 _log.info("query started again", query=self.name)
-            except Fenced:
-                raise
             except Exception as error:
+                if isinstance(error, Fenced):
+                    # Either a newer owner is there, or the store has forgotten this one.
+                    ended()
                 _log.warning("query cannot start yet", query=self.name, cause=str(error))
                 self.next_s = now_s + self.delay_s
 
@@ -130,4 +131,4 @@ def cause(query: "Running | StreamingQuery") -> str:
         return "it was stopped"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error:" in line or "Exception:" in line]
-    return (named or lines or ["unknown"])[-1][:500]
+    return (named[-1] if named else lines[0] if lines else "unknown")[:500]

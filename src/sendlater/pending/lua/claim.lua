@@ -9,7 +9,7 @@
 -- A batch holds its rows until settled, so a reader that lost the answer reads the batch again.
 -- A task of a dead run of its lane, or of an older owner, is refused: nobody would settle its rows.
 
-local standing = redis.call('HMGET', state, 'owner', 'lane:' .. lane, 'draining')
+local standing = redis.call('HMGET', state, 'owner', 'lane:' .. lane, 'draining', 'held')
 if standing[1] ~= owner then
     return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. (standing[1] or '0'))
 end
@@ -18,6 +18,10 @@ if standing[2] ~= run then
 end
 if standing[3] == owner then
     return 'draining'
+end
+if standing[4] == owner then
+    -- Nothing yet: intake has to catch up first.
+    return ''
 end
 
 local ids = redis.call('ZRANGEBYSCORE', due, '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
@@ -29,8 +33,14 @@ for i = 1, #ids, 2 do
     names[#names + 1] = ids[i]
 end
 local records = redis.call('HMGET', record, unpack(names))
+local missed, late_ms = 0, tonumber(now_ms) - 1000
 for i = 1, #records do
-    ids[2 * i] = '\207' .. struct.pack('>I8', tonumber(ids[2 * i])) .. records[i]
+    local due_ms = tonumber(ids[2 * i])
+    missed = missed + (due_ms < late_ms and 1 or 0)
+    ids[2 * i] = '\207' .. struct.pack('>I8', due_ms) .. records[i]
+end
+if missed > 0 then
+    redis.call('HINCRBY', state, 'missed', missed)
 end
 redis.call('ZREM', due, unpack(names))
 redis.call('HDEL', record, unpack(names))

@@ -1,9 +1,10 @@
 -- Write schedules, and how far their inbox partition has been read, in one step.
 --
--- keys: due record seen state wake changes
--- args: owner source seen_before seen_after rejected_count:number
--- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id; change|due_ms is the
---       copy of a change, passed over by a store that has made it: see move)
+-- keys: due record seen state wake changes touched overtaken surplus
+-- args: owner source seen_before seen_after journal rejected_count:number
+-- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id, with a record of
+--       topic/partition/position only if what stands was read there, and not later; change|due_ms is
+--       the copy of a change, passed over by a store that has made it: see move)
 -- returns: how many rows were applied
 --
 -- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
@@ -24,6 +25,14 @@ end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
+local tombstones, later = 0, 0
+-- Of a journal only what is due within the horizon is kept here.
+local horizon, planning = math.huge, false
+if journal ~= '' then
+    local stands = redis.call('HMGET', state, 'horizon', 'planned')
+    horizon = tonumber(stands[1] or '') or math.huge
+    planning = stands[1] ~= stands[2]
+end
 
 local function write()
     if #scores > 0 then
@@ -33,9 +42,43 @@ local function write()
     end
 end
 
+-- A msgpack whole number: its value and where it ends (cmsgpack cannot read what Python packs).
+local function whole(text, at)
+    local first = string.byte(text, at) or 255
+    local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8})[first]
+    if size and #text >= at + size then
+        return struct.unpack('>I' .. size, text, at + 1), at + 1 + size
+    end
+    return first < 128 and first or -1, at + 1
+end
+
+-- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
+-- A record ends with the topic, partition and position it was read from, and a timestamp.
+local function newer(id, version)
+    local packed = version ~= '' and redis.call('HGET', record, id)
+    if not packed then
+        return false
+    end
+    local topic, partition, position = string.match(version, '^(.*)/(%d+)/(%d+)$')
+    local tail = string.sub(packed, -#(topic or '') - 27)
+    local at = topic and string.find(tail, topic, 1, true)
+    while at do
+        local number, after = whole(tail, at + #topic)
+        local stands, last = whole(tail, after)
+        if select(2, whole(tail, last)) == #tail + 1 then
+            return number ~= tonumber(partition) or stands > tonumber(position)
+        end
+        at = string.find(tail, topic, at + 1, true)
+    end
+    return true
+end
+
 local earliest = math.huge
 for i = rest, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
+    if planning then
+        redis.call('SADD', touched, id)
+    end
     local change
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
@@ -43,12 +86,30 @@ for i = rest, #ARGV, 3 do
     if change and redis.call('ZREM', changes, change) == 1 then
         count = count + 1
         known = known + 1
+        if journal ~= '' and due_ms ~= '' then
+            -- Its tombstone must be about this copy, or the copy would stand for ever.
+            write()
+            if redis.call('ZSCORE', due, id) then
+                redis.call('HSET', record, id, ARGV[i + 2])
+            else
+                redis.call('HSET', surplus, id, ARGV[i + 2])
+            end
+        end
     elseif due_ms == '' then
         write()
-        if redis.call('ZREM', due, id) == 1 then
+        tombstones = tombstones + 1
+        if newer(id, ARGV[i + 2]) then
+            -- Compaction will remove what stands, as its tombstone comes after it on the journal.
+            redis.call('SADD', overtaken, id)
+        elseif redis.call('ZREM', due, id) == 1 then
             redis.call('HDEL', record, id)
             cancelled = cancelled + 1
         end
+    elseif tonumber(due_ms) > horizon then
+        write()
+        redis.call('ZREM', due, id)
+        redis.call('HDEL', record, id)
+        later = later + 1
     else
         scores[#scores + 1], scores[#scores + 2] = due_ms, id
         records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
@@ -64,5 +125,9 @@ end
 redis.call('HINCRBY', state, 'parked', count - known)
 redis.call('HINCRBY', state, 'replaced', count - known - added)
 redis.call('HINCRBY', state, 'cancelled', cancelled)
+redis.call('HINCRBY', state, 'tombstones', tombstones)
+if later > 0 then
+    redis.call('HINCRBY', state, 'later_since', later)
+end
 redis.call('HINCRBY', state, 'rejected', rejected_count)
 return count

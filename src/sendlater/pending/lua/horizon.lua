@@ -1,0 +1,24 @@
+-- Move the horizon: intake writes what is due until then, the rest is left to planning.
+--
+-- keys: state touched
+-- args: owner horizon planned later
+-- returns: 1
+--
+-- While `planned` is behind `horizon`, what lies between is being looked up in the journals, and ids
+-- that intake sees meanwhile are remembered in `touched`. An empty horizon is infinitely far.
+
+local current = redis.call('HGET', state, 'owner') or '0'
+if owner ~= current then
+    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
+end
+redis.call('UNLINK', touched)
+redis.call('HSET', state, 'horizon', horizon, 'planned', planned)
+-- `later` is what was counted, `later_since` what intake has passed over since that count began.
+local since = tonumber(redis.call('HGET', state, 'later_since') or '0')
+if later == '' then
+    redis.call('HSET', state, 'later_mark', since)
+else
+    local mark = tonumber(redis.call('HGET', state, 'later_mark') or '0')
+    redis.call('HSET', state, 'later', later, 'later_since', since - mark, 'later_mark', 0)
+end
+return 1

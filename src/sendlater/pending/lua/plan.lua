@@ -1,0 +1,30 @@
+-- Write schedules that were found by reading a whole journal, unless something newer is known.
+--
+-- keys: due record state wake touched
+-- args: owner rejected_count:number
+-- rest: id due_ms record, id due_ms record, ...
+-- returns: how many rows were written
+--
+-- Intake goes on meanwhile: what is pending under an id is newer than what was found, and whatever
+-- intake has seen of an id since the reading began (`touched`) is newer too, even when it is gone.
+
+local current = redis.call('HGET', state, 'owner') or '0'
+if owner ~= current then
+    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
+end
+local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
+local earliest, count = math.huge, 0
+for i = rest, #ARGV, 3 do
+    local id, due_ms = ARGV[i], ARGV[i + 1]
+    if redis.call('SISMEMBER', touched, id) == 0 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
+        redis.call('HSET', record, id, ARGV[i + 2])
+        earliest = math.min(earliest, tonumber(due_ms))
+        count = count + 1
+    end
+end
+if earliest < head then
+    redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
+end
+redis.call('HINCRBY', state, 'parked', count)
+redis.call('HINCRBY', state, 'rejected', rejected_count)
+return count

@@ -1,0 +1,119 @@
+"""What stands in a journal: many records of one id, and the one that counts."""
+
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from test_dialects_sql import SCHEMA
+
+from sendlater.pipeline.journal import standing
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    yield session
+    session.stop()
+
+
+class Log:
+    """Two journals of two partitions; each record a second after the one before."""
+
+    def __init__(self):
+        self.rows = []
+        self.ends = {}
+
+    def add(self, id, value, *, topic="a", partition=0, done=None):
+        offset = self.ends.get((topic, partition), 0)
+        self.ends[topic, partition] = offset + 1
+        about = f"{topic}/{partition}/{done}".encode()
+        headers = [("other", b"1")] + ([("sendlater-origin", about)] if done is not None else [])
+        at = START + timedelta(seconds=len(self.rows))
+        self.rows.append((id, value, topic, partition, offset, at, headers))
+        return offset
+
+    def standing(self, spark, *, tasks=2):
+        frame = standing(spark.createDataFrame(self.rows, SCHEMA), tasks=tasks)
+        rows = frame.collect()
+        return {bytes(r.key): (bytes(r.value), r.topic, r.partition, r.offset) for r in rows}
+
+
+def test_the_newest_record_of_an_id_stands(spark):
+    log = Log()
+    log.add(b"a", b"1")
+    log.add(b"b", b"1")
+    log.add(b"a", b"2")
+    log.add(b"empty", b"")
+    log.add(b"b", None)
+    assert log.standing(spark) == {b"a": (b"2", "a", 0, 2), b"empty": (b"", "a", 0, 3)}
+
+
+def test_a_tombstone_of_ours_is_about_one_version(spark):
+    """A newer one, written while the older left, stands; also when the tombstone comes last."""
+    log = Log()
+    delivered = log.add(b"a", b"1")
+    log.add(b"a", b"2")
+    log.add(b"a", None, done=delivered)
+    delivered = log.add(b"b", b"1")
+    log.add(b"b", None, done=delivered)
+    assert log.standing(spark) == {b"a": (b"2", "a", 0, 1)}
+
+
+def test_over_partitions_and_topics_the_latest_decides(spark):
+    log = Log()
+    log.add(b"moved", b"1", partition=1)
+    log.add(b"moved", b"2", topic="b")
+    log.add(b"gone", b"1", partition=1)
+    delivered = log.add(b"gone", b"2", topic="b")
+    log.add(b"gone", None, topic="b", done=delivered)
+    assert log.standing(spark) == {b"moved": (b"2", "b", 0, 0)}
+
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from([b"x", b"y"]), st.sampled_from(["put", "cancel", "deliver"])),
+    max_size=30,
+)
+
+
+@settings(
+    max_examples=6,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(RECORDS, min_size=20, max_size=40), st.integers(1, 3))
+def test_any_history_reduces_as_a_plain_loop_does(spark, histories, tasks):
+    """Each history has ids of its own; a delivery's tombstone comes some records later."""
+    log, expected = Log(), {}
+    for number, history in enumerate(histories):
+        due = []
+        for name, step in history:
+            id = b"%d-%s" % (number, name)
+            if step == "put":
+                at = log.add(id, b"v")
+                expected[id] = (b"v", "a", 0, at)
+            elif step == "cancel":
+                log.add(id, None)
+                expected.pop(id, None)
+            elif id in expected:
+                due.append((id, expected[id]))
+            if len(due) > 2:
+                deliver(log, expected, *due.pop(0))
+        for one in due:
+            deliver(log, expected, *one)
+    if log.rows:
+        assert log.standing(spark, tasks=tasks) == expected
+
+
+def deliver(log, expected, id, version):
+    log.add(id, None, done=version[3])
+    if expected.get(id) == version:
+        del expected[id]

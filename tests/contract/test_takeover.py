@@ -1,0 +1,172 @@
+"""What a start asks of the store: the lease, the version a tombstone is about, the horizon."""
+
+import pytest
+
+from sendlater.errors import Fenced
+from sendlater.model import Origin, Record, Schedule
+from sendlater.pending import Pending, Shard
+from sendlater.pending.packing import pack
+from sendlater.pending.scripts import script
+from sendlater.pending.store import Batch
+from sendlater.pending.takeover import Copy, Lease, hold, let_go, settle_some, unsettled
+
+
+def schedule(id: bytes, *, due_ms: int = 5, topic: str = "s", partition: int = 0, at: int = 0):
+    origin = Origin(topic=topic, partition=partition, position=at, timestamp_ms=2**40)
+    record = Record(topic="t", value=b"v" * 300, headers=[("h", b"schedules")])
+    return Schedule(id=id, due_ms=due_ms, record=record, dialect="headers", origin=origin)
+
+
+@pytest.fixture
+def pending(redis_url: str, space: str) -> Pending:
+    return Pending.open(redis_url, space=space, shards=1)
+
+
+@pytest.fixture
+def shard(pending: Pending) -> Shard:
+    return pending.shards[0]
+
+
+def park(shard: Shard, *rows: Schedule | tuple[bytes, str]) -> None:
+    flat: list[object] = []
+    for row in rows:
+        if isinstance(row, Schedule):
+            flat += [row.id, row.due_ms, pack(row)]
+        else:
+            flat += [row[0], "", row[1]]
+    shard.park(flat, journal=True)
+
+
+@pytest.mark.parametrize("topic", ["s", "schedules", "a-b.c_d"])
+@pytest.mark.parametrize("at", [0, 127, 128, 255, 256, 65_535, 65_536, 2**31, 2**33])
+def test_a_tombstone_of_ours_spares_what_is_newer(pending: Pending, shard: Shard, topic, at):
+    for partition in (0, 7, 200):
+        stands = schedule(b"a", topic=topic, partition=partition, at=at)
+        for about, spared in {
+            (topic, partition, at): False,
+            (topic, partition, at + 1): False,
+            (topic, partition, max(0, at - 1)): at > 0,
+            (topic, partition + 1, at): True,
+            (topic + "x", partition, at): True,
+            ("other", partition, at): True,
+        }.items():
+            park(shard, stands)
+            park(shard, (b"a", "/".join(map(str, about))))
+            assert (pending.get(b"a") is not None) == spared, (partition, about)
+            # It must be written to its journal again, or compaction takes it.
+            assert shard.client.spop(shard.keys["overtaken"]) == (b"a" if spared else None)
+
+
+def test_the_copy_of_a_change_takes_the_place_of_what_it_changed(pending: Pending, shard: Shard):
+    """The tombstone must be about the copy, which is what the journal says last."""
+    for id, moved in ((b"a", True), (b"b", False)):
+        park(shard, schedule(id, due_ms=5, at=1))
+        shard.client.zadd(shard.keys["changes"], {b"c-" + id: 1})
+        copy = schedule(id, due_ms=9, at=2)
+        if moved:
+            assert pending.move(id, due_ms=9)
+        else:
+            pending.cancel(id)  # as if delivered
+        shard.park([id, b"c-%s|9" % id, pack(copy)], journal=True)
+    found = pending.get(b"a")
+    assert found is not None
+    assert found.origin is not None
+    assert (found.due_ms, found.origin.position) == (9, 2)
+    assert pending.get(b"b") is None
+    assert shard.client.hkeys(shard.keys["surplus"]) == [b"b"]
+
+
+def test_one_holds_the_lease_until_it_lets_go(redis_url: str, space: str) -> None:
+    first, second = (
+        Lease(redis_url, space=space, holder=name, lease_ms=60_000) for name in ("a", "b")
+    )
+    assert first.acquire()
+    assert not second.acquire()
+    assert second.holder() == "a"
+    first.release()
+    assert second.acquire()
+    second.release()
+
+
+def test_what_is_found_delivered_is_settled_and_the_rest_released(pending: Pending, shard: Shard):
+    owner = pending.fence()
+    batch = Batch(lane=0, run=pending.open_lane(0, owner=owner), end_ms=10)
+    park(shard, *(schedule(b"%d" % n, due_ms=n) for n in range(4)))
+    shard.claim(batch, owner=owner, now_ms=9, count_max=10)
+    [left] = unsettled(pending)
+    assert (sorted(left.ids), left.end_ms) == ([b"0", b"1", b"2", b"3"], 10)
+    settle_some(left, [b"1", b"3"], owner=owner)
+    pending.release_all(owner=owner)
+    assert [s.id for s in pending.list(count_max=9)] == [b"0", b"2"]
+    assert pending.counts()["settled"] == 2
+
+
+def test_beyond_the_horizon_nothing_is_kept(pending: Pending, shard: Shard) -> None:
+    copy = Copy(pending, owner=pending.fence())
+    copy.set_horizon(100, planned_ms=100, later=0)
+    park(shard, schedule(b"near", due_ms=100), schedule(b"far", due_ms=101))
+    park(shard, schedule(b"moved", due_ms=50), schedule(b"moved", due_ms=500))
+    assert [s.id for s in pending.list(count_max=9)] == [b"near"]
+    assert pending.counts()["later"] == 2
+    assert copy.horizon() == (100, 100)
+
+
+def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, shard: Shard):
+    """Cancelled, moved away, or delivered again while the journal was read: what it says is old."""
+    owner = pending.fence()
+    copy = Copy(pending, owner=owner)
+    copy.set_horizon(100, planned_ms=100, later=7)
+    copy.set_horizon(200, planned_ms=100)
+    park(shard, schedule(b"newer", due_ms=160), (b"cancelled", ""), schedule(b"away", due_ms=999))
+    found = [schedule(n, due_ms=150) for n in (b"newer", b"cancelled", b"away", b"unseen")]
+    written = script("plan")(
+        shard.client,
+        **shard._keys("due", "record", "state", "wake", "touched"),
+        owner=owner,
+        rejected_count=0,
+        rest=[part for s in found for part in (s.id, s.due_ms, pack(s))],
+    )
+    assert written == 1
+    assert [(s.id, s.due_ms) for s in pending.list(count_max=9)] == [
+        (b"unseen", 150),
+        (b"newer", 160),
+    ]
+    copy.set_horizon(200, planned_ms=200, later=3)
+    assert pending.counts()["later"] == 4
+    assert not shard.client.exists(shard.keys["touched"])
+
+
+def test_an_old_owner_can_neither_plan_nor_move_the_horizon(pending: Pending, shard: Shard):
+    old = Copy(pending, owner=pending.fence())
+    pending.fence()
+    with pytest.raises(Fenced):
+        old.set_horizon(1, planned_ms=1)
+    with pytest.raises(Fenced):
+        old.complete({}, journals="x")
+
+
+def test_emptying_takes_one_inbox_and_leaves_the_others(pending: Pending, shard: Shard) -> None:
+    copy = Copy(pending, owner=pending.fence())
+    park(shard, *(schedule(b"%d" % n, due_ms=n, topic="st"[n % 2]) for n in range(2_000)))
+    copy.empty(["s"])
+    assert pending.counts()["pending"] == 1_000
+    assert all(s.origin and s.origin.topic == "t" for s in pending.list(count_max=1_000))
+    copy.complete({"s/0": 5}, journals="s=1")
+    assert copy.stands_for("s=1")
+    assert not copy.stands_for("s=2")
+    assert shard.seen() == {"s/0": 5}
+    copy.forget()
+    assert not copy.is_one()
+
+
+def test_what_is_held_is_found_by_nobody_until_it_is_let_go(pending: Pending, shard: Shard):
+    owner = pending.fence()
+    batch = Batch(lane=0, run=pending.open_lane(0, owner=owner), end_ms=10)
+    park(shard, schedule(b"a", due_ms=1))
+    hold(pending, owner=owner)
+    assert shard.claim(batch, owner=owner, now_ms=5, count_max=9).ids == []
+    wake = shard.wake()
+    let_go(pending)
+    assert wake.wait(1_000)
+    wake.close()
+    assert shard.claim(batch, owner=owner, now_ms=5, count_max=9).ids == [b"a"]

@@ -157,6 +157,9 @@ class Settings(BaseSettings):
     """Most records one partition of a topic on Redis keeps."""
     stop_timeout_ms: int = Field(30_000, gt=0)
     """Longest a graceful stop waits for the lanes to finish their batch."""
+    stand_by: bool | None = None
+    """With another service active on the space: wait for its end, or else take over from it, which
+    ends it. Not set: wait where an inbox is a journal."""
     lease_ms: int = Field(4_000, ge=1_000, le=60_000)
     """Of several services on a space one is active; it may be silent so long before it is dead."""
     recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
@@ -269,6 +272,11 @@ class Settings(BaseSettings):
     def journals(self) -> tuple[str, ...]:
         """Inboxes that are journals."""
         return tuple(inbox.topic for inbox in self.inboxes if inbox.journal)
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether a start waits for the end of another active service."""
+        return bool(self.journals) if self.stand_by is None else self.stand_by
 
     def shown(self) -> dict[str, Any]:
         """The effective settings as plain JSON values, secrets hidden."""

@@ -148,7 +148,7 @@ class Service:
         """Until the lease is ours; False when `stop` was set before."""
         self._lease = self._new_lease()
         waited_s = 0.0
-        while not self._lease.acquire():
+        while not self._lease.acquire(by_force=not self.settings.stands_by):
             if stop.wait(STANDBY_WATCH_S):
                 return False
             # Longer than a lease: the other one is alive, and there is time.

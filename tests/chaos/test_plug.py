@@ -3,6 +3,7 @@
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,6 +14,15 @@ pytestmark = pytest.mark.chaos
 
 COUNT = 6_000
 SPREAD_MS = 30_000
+
+
+def another(service: ServiceProcess, directory: Path) -> ServiceProcess:
+    """A second service on the space of the first."""
+    (directory / "another").mkdir()
+    second = ServiceProcess(directory / "another")
+    mine = {k: v for k, v in service.environment.items() if k != "SENDLATER_DATA_DIR"}
+    second.environment |= mine
+    return second
 
 
 @pytest.fixture
@@ -80,20 +90,30 @@ def test_stopped_again_and_again_it_doubles_nothing(installation):
 
 
 @pytest.mark.timeout(600)
+def test_of_two_services_on_one_space_the_older_one_stops(installation, tmp_path):
+    service, ledger, reader = installation
+    service.start()
+    send_spread(ledger, count=1_000)
+    with another(service, tmp_path) as second:
+        second.start()
+        assert service.wait() == 1
+        assert "a newer service" in service.said()
+        all_arrived(ledger, reader)
+
+    assert not ledger.early(reader)
+    # What the older one had claimed, over at most two windows, may come twice.
+    assert len(ledger.doubled(reader)) < 500
+
+
+@pytest.mark.timeout(600)
 def test_a_service_that_was_away_for_too_long_is_followed_by_another_and_stops(
     installation, tmp_path
 ):
     service, ledger, reader = installation
+    service.environment["SENDLATER_STAND_BY"] = "true"
     service.start()
     send_spread(ledger, count=1_000)
-    other = tmp_path / "other"
-    other.mkdir()
-    with ServiceProcess(other) as second:
-        second.environment |= {
-            name: value
-            for name, value in service.environment.items()
-            if name != "SENDLATER_DATA_DIR"
-        }
+    with another(service, tmp_path) as second:
         second.start(wait=False)
         wait_until(lambda: "stands by" in second.said(), "the second stands by", timeout_s=60)
         service.send_signal(signal.SIGSTOP)

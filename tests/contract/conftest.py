@@ -1,13 +1,12 @@
 """Installations that a client can talk to, each started once for all files that use it."""
 
-import threading
 import uuid
 
 import pytest
 from ledger import create_topics
-from servers import ServiceProcess, wait_until
+from servers import ServiceProcess
 
-from sendlater.api.serving import server
+from sendlater.api.serving import HttpProcess
 from sendlater.config import load
 
 
@@ -49,14 +48,9 @@ def http_installation(redis_url, tmp_path_factory):
         http_addr="127.0.0.1:0",
         data_dir=tmp_path_factory.mktemp("http"),
     )
-    served = server(settings, redis_url=redis_url)
-    thread = threading.Thread(target=served.run)
-    thread.start()
-    wait_until(lambda: served.started, "REST is served")
-    port = served.servers[0].sockets[0].getsockname()[1]
-    yield (f"http://127.0.0.1:{port}",), {}, "out"
-    served.should_exit = True
-    thread.join()
+    served = HttpProcess(settings, redis_url=redis_url)
+    yield (served.url,), {}, "out"
+    served.close()
 
 
 @pytest.fixture(params=["redis", "http", "kafka"])

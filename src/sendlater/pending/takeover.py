@@ -35,9 +35,11 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self) -> bool:
-        """Take it when it is free, and keep it; False while another holds it."""
+    def acquire(self, *, by_force: bool = False) -> bool:
+        """Take it when it is free, or `by_force`, and keep it; False while another holds it."""
         try:
+            if by_force:
+                self._client.delete(self._key)
             taken = bool(self._renew())
         except redis.exceptions.RedisError as error:
             raise StoreUnavailable(f"Redis does not answer: {error}") from error

@@ -7,6 +7,7 @@ import pytest
 from ledger import create_topics
 from servers import ServiceProcess, wait_until
 
+from sendlater.api.app import make_app
 from sendlater.api.serving import server
 from sendlater.config import load
 
@@ -49,7 +50,7 @@ def http_installation(redis_url, tmp_path_factory):
         http_addr="127.0.0.1:0",
         data_dir=tmp_path_factory.mktemp("http"),
     )
-    served = server(settings, redis_url=redis_url)
+    served = server(settings, make_app(settings, redis_url=redis_url))
     thread = threading.Thread(target=served.run)
     thread.start()
     wait_until(lambda: served.started, "REST is served")

@@ -5,10 +5,12 @@ import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sendlater import Scheduler
-from sendlater.errors import BadRequest, Fenced
+from sendlater.errors import BadRequest, BadSettings, Fenced
 from sendlater.pipeline.due_rows import DueRowsReader
+from sendlater.pipeline.scheduling import ScheduleStreamWriter
 
 ALL = ReadMaxRows(1_000_000)
 
@@ -149,3 +151,14 @@ def test_a_service_is_not_stopped_unasked(options, scheduler):
         Run(options)
     Run(options | {"takeover": "true"})
     Run(options)  # it is ours now
+
+
+def test_options_that_spark_passes_on_are_let_through_and_others_refused(options):
+    """Without this every stream with a checkpoint would be refused."""
+    schema = StructType([StructField("value", StringType())])
+    more = {"checkpointlocation": "/c", "queryname": "q", "topic": "t", "delay": "1h"}
+    writer = ScheduleStreamWriter(options | more, schema)
+    assert (writer.topic, writer.delay_ms) == ("t", 3_600_000)
+    DueRowsReader(options | {"checkpointlocation": "/c"})
+    with pytest.raises(BadSettings, match="topik"):
+        ScheduleStreamWriter(options | more | {"topik": "t"}, schema)

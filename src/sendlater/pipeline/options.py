@@ -23,7 +23,9 @@ def installation(options: Mapping[str, str], *, known: tuple[str, ...]) -> Setti
     # Spark lower-cases some of the names.
     given = {name.lower(): value for name, value in options.items()}
     unknown = {
-        name for name in given if name not in (*CONNECTION, *known) and not name.startswith(KAFKA)
+        name
+        for name in given
+        if name not in (*CONNECTION, *SPARKS_OWN, *known) and not name.startswith(KAFKA)
     }
     if unknown:
         raise BadSettings(

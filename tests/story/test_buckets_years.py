@@ -24,6 +24,8 @@ pytestmark = pytest.mark.story
 
 YEAR_MS = 31_557_600_000
 STEPS_MAX = 200
+SHORT_BUCKET_COUNT = 8
+"""Buckets of less than a minute or two: while passes take their time, a record may skip some."""
 
 
 class JumpingClock:
@@ -126,6 +128,7 @@ def test_a_message_for_in_ten_years_goes_down_bucket_by_bucket(settings, spark):
         assert clock.now_ms() < max(dues.values()), "overslept"
 
     assert progress.ends([delivering])[delivering] == len(dues)
-    assert all(count for bucket, count in entered.items() if bucket < 29), "visited all below"
+    visited = {bucket for bucket, count in entered.items() if count}
+    assert visited >= {0, *range(SHORT_BUCKET_COUNT, 30)}
     assert entered[29] == 1
     assert sum(entered.values()) <= 2 * (2 * 28.3 + 3)

@@ -83,7 +83,7 @@ def decode(spark, records, chosen=SETTINGS):
     for stage in stages(chosen):
         frame = frame.selectExpr(*stage)
     assert frame.columns == COLUMNS
-    frame = frame.selectExpr("*", f"{delivered_headers()} AS delivered")
+    frame = frame.selectExpr("*", f"{delivered_headers(chosen.journals)} AS delivered")
     decoded = [row.asDict() for row in sorted(frame.collect(), key=lambda r: r.origin_position)]
     for row in decoded:
         for name in ("id", "key", "value"):
@@ -152,17 +152,22 @@ def test_delivered_records_carry_what_each_dialect_promises(spark):
         (names.SCHEDULER_TOPIC, b"schedules"),
         (names.ID, b"id"),
         (names.DUE, b"1780000001000"),
-        (names.ORIGIN, b"schedules/1/0"),
     ]
     assert s0["delivered"] == [
         (names.ID, b"envelopes-1-1"),
         (names.DUE, str(READ_MS + 1_000).encode()),
-        (names.ORIGIN, b"envelopes/1/1"),
     ]
     assert bad["delivered"][-2:] == [
         (names.ID, b"envelopes-1-2"),
         (names.DUE, str(READ_MS).encode()),
     ]
+
+
+def test_deliveries_of_a_journal_tell_their_version(spark):
+    chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
+    good, bad = decode(spark, [schedule(SOON, TARGET), schedule(TARGET)], chosen)
+    assert good["delivered"][-1] == (names.ORIGIN, b"schedules/1/0")
+    assert [name for name, _ in bad["delivered"]].count(names.ORIGIN) == 1
 
 
 def test_control_headers_are_kept_on_request(spark):

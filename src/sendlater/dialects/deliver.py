@@ -1,15 +1,19 @@
 """What leaves for a schedule, as Spark SQL text: its record, and for a journal two more."""
 
+from collections.abc import Sequence
+
 from sendlater.config import Settings
 from sendlater.dialects import names, sql
 
+VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
 
-def delivered_headers() -> str:
+
+def delivered_headers(journals: Sequence[str] = ()) -> str:
     """The headers a delivered record carries, an expression of type array<struct<key, value>>.
 
     Over columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
     the user's headers, in dialect `headers` S1's three, then `sendlater-id`, `sendlater-due` and,
-    of what was read from an inbox, `sendlater-origin` (a rejected record has it already).
+    of what was read from a journal, `sendlater-origin` (a rejected record has it already).
     On the hot path: no lambda, so that Spark compiles it.
     """
     seconds = "(origin_timestamp_ms - pmod(origin_timestamp_ms, 1000)) DIV 1000"
@@ -19,15 +23,14 @@ def delivered_headers() -> str:
         sql.pair(names.SCHEDULER_TOPIC, "origin_topic"),
     )
     ours = (sql.pair(names.ID, "id"), sql.pair(names.DUE, sql.decimal_text("due_ms")))
-    origin = (
-        sql.pair(names.ORIGIN, "concat_ws('/', origin_topic, origin_partition, origin_position)"),
+    added = (
+        f"CASE WHEN dialect = 'headers' THEN array({', '.join(s1 + ours)}) "
+        f"ELSE array({', '.join(ours)}) END"
     )
-    return (
-        f"concat(coalesce(headers, array()), CASE "
-        f"WHEN dialect = 'headers' THEN array({', '.join(s1 + ours + origin)}) "
-        f"WHEN dialect = 'envelope' THEN array({', '.join(ours + origin)}) "
-        f"ELSE array({', '.join(ours)}) END)"
-    )
+    if journals:
+        read = f"origin_topic IN {sql.texts(tuple(journals))} AND dialect <> 'rejected'"
+        added += f", IF({read}, array({sql.pair(names.ORIGIN, VERSION)}), array())"
+    return f"concat(coalesce(headers, array()), {added})"
 
 
 def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str]]:
@@ -39,7 +42,7 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
     tombstones name the version that is done with, so that a newer one survives them. `owed` leaves
     out the first record, that has arrived already.
     """
-    headers = delivered_headers()
+    headers = delivered_headers(settings.journals)
     if not settings.journals:
         assert not owed, "without a journal nothing follows"
         return [["topic", "partition", "key", "value", f"{headers} AS headers"]]
@@ -52,13 +55,12 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
     last = "element_at(headers, -1)"
     refused = f"{last}.key = {sql.text(names.REJECTED_ID)}"
     came_with = f"slice(headers, 1, size(headers) - if({refused}, 6, 4))"
-    version = "concat_ws('/', origin_topic, origin_partition, origin_position)"
     rejected = _record(
         "origin_topic",
         "origin_partition",
         f"if({refused}, {last}.value, key)",
         _NO_BYTES,
-        f"concat({came_with}, array({sql.pair(names.ORIGIN, version)}))",
+        f"concat({came_with}, array({sql.pair(names.ORIGIN, VERSION)}))",
     )
     return [
         ["*", f"{headers} AS sent"],

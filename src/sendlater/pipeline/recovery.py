@@ -5,6 +5,7 @@ that unsettled rows go to, from the earliest claim on, and tells which rows are 
 """
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.config import Settings
 from sendlater.dialects import delivered_stages, names, stages
-from sendlater.dialects.sql import header, text
+from sendlater.dialects.deliver import VERSION
+from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import Fenced
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
@@ -26,11 +28,13 @@ from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.rewriting import write_again
 from sendlater.pipeline.rows import to_arrow, unpack_columns
 
-VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
+CHECKSUM = "concat('#', crc32(coalesce(value, X'')))"
+REJECTED = "dialect = 'rejected'"
 
 _log = structlog.get_logger()
 _Row = tuple[bytes, int, str]
-"""Id, due_ms and version: what a delivery is known by."""
+"""Id, due_ms and version: what a delivery is known by. The version is the place it was read from,
+where deliveries tell it (journals, rejected records); otherwise a checksum of the payload."""
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Recovery:
             self._repair(batches, found)
             done = found.arrived | found.torn
             for batch in batches:
-                ids = [s.id for s in _schedules(batch) if _row(s) in done]
+                ids = [s.id for s in _schedules(batch) if self._row(s) in done]
                 settle_some(batch, ids, owner=owner)
         except Fenced:
             raise
@@ -109,7 +113,7 @@ class Recovery:
     def _look_up(self, batches: Sequence[Unsettled]) -> Found:
         schedules = [schedule for batch in batches for schedule in _schedules(batch)]
         readable = self._readable({s.record.topic for s in schedules})
-        rows = self._frame(batches).selectExpr("id", "due_ms", f"{VERSION} AS version")
+        rows = self._frame(batches).selectExpr("id", "due_ms", f"{self._version()} AS version")
         after = self._after_delivery(schedules)
         topics = sorted(readable | after)
         if not topics:
@@ -126,21 +130,35 @@ class Recovery:
             at.setdefault(row, set()).add((hit["topic"], hit["deleted"]))
         found = Found()
         for schedule in schedules:
-            self._judge(schedule, at.get(_row(schedule), set()), found)
+            self._judge(schedule, at.get(self._row(schedule), set()), found)
         return found
+
+    def _version(self) -> str:
+        """The version of unsettled rows as Spark SQL; the same as `_row` in Python."""
+        journals = self._settings.journals
+        told = f"{REJECTED} OR origin_topic IN {texts(journals)}" if journals else REJECTED
+        return f"IF({told}, {VERSION}, {CHECKSUM})"
+
+    def _row(self, schedule: Schedule) -> _Row:
+        origin = schedule.origin
+        if origin and (schedule.dialect == "rejected" or origin.topic in self._settings.journals):
+            version = f"{origin.topic}/{origin.partition}/{origin.position}"
+        else:
+            version = f"#{zlib.crc32(schedule.record.value or b'')}"
+        return schedule.id, schedule.due_ms, version
 
     def _judge(self, schedule: Schedule, at: set[tuple[str, bool]], found: Found) -> None:
         origin = schedule.origin
         in_journal = origin is not None and origin.topic in self._settings.journals
         tombstone = in_journal and origin is not None and (origin.topic, True) in at
         if (schedule.record.topic, False) in at:
-            found.arrived.add(_row(schedule))
+            found.arrived.add(self._row(schedule))
             history = self._settings.history_topic
             settled = not history or schedule.dialect == "rejected" or (history, False) in at
             if in_journal and not (tombstone and settled):
-                found.owed.add(_row(schedule))
+                found.owed.add(self._row(schedule))
         elif tombstone:
-            found.torn.add(_row(schedule))
+            found.torn.add(self._row(schedule))
 
     def _readable(self, topics: Iterable[str]) -> set[str]:
         readable = {topic for topic in topics if self._topics.may_read(topic)}
@@ -182,12 +200,12 @@ class Recovery:
         )
         return (
             records.filter("headers IS NOT NULL")
-            .selectExpr("topic", "value IS NULL AS deleted", "reverse(headers) AS turned")
+            .selectExpr("topic", "value", "value IS NULL AS deleted", "reverse(headers) AS turned")
             .selectExpr("*", "turned.key AS names")
             .selectExpr(
                 f"{last(names.ID)} AS id",
                 f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
-                f"coalesce(CAST({last(names.ORIGIN)} AS STRING), '') AS version",
+                f"coalesce(CAST({last(names.ORIGIN)} AS STRING), {CHECKSUM}) AS version",
                 "topic",
                 "deleted",
             )
@@ -199,21 +217,20 @@ class Recovery:
             frame = self._frame(batches)
             known = [f"{i.hex()}/{due}/{version}" for i, due, version in sorted(found.owed)]
             owed = self._spark.createDataFrame([(k,) for k in known], "known string")
-            name = f"concat_ws('/', lower(hex(id)), due_ms, {VERSION})"
+            name = f"concat_ws('/', lower(hex(id)), due_ms, {self._version()})"
             frame = frame.selectExpr("*", f"{name} AS known").join(owed, "known").drop("known")
             for stage in delivered_stages(self._settings, owed=True):
                 frame = frame.selectExpr(*stage)
             frame.write.format("kafka").options(**producer_options(self._settings)).save()
         if found.torn:
-            torn = {_row(s): s for b in batches for s in _schedules(b) if _row(s) in found.torn}
+            torn = {
+                self._row(s): s
+                for b in batches
+                for s in _schedules(b)
+                if self._row(s) in found.torn
+            }
             write_again(self._settings, torn.values())
 
 
 def _schedules(batch: Unsettled) -> list[Schedule]:
     return [unpack(i, packed) for i, packed in zip(batch.ids, batch.packed, strict=True)]
-
-
-def _row(schedule: Schedule) -> _Row:
-    origin = schedule.origin
-    place = f"{origin.topic}/{origin.partition}/{origin.position}" if origin else ""
-    return schedule.id, schedule.due_ms, place

@@ -67,7 +67,7 @@ def test_killed_again_and_again_it_loses_nothing(installation, redis_url, space)
     unsettled: Counter[str] = Counter()
     for kill in range(1, TIMES + 1):
         arrived(
-            reader, count=kill * COUNT // (TIMES + 1), what=f"enough arrived before kill {kill}"
+            reader, count=kill * COUNT // (TIMES + 1), what=f"enough before kill {kill}"
         )
         service.kill()
         unsettled.update(claimed(redis.Redis.from_url(redis_url), space))
@@ -86,7 +86,7 @@ def test_stopped_again_and_again_it_doubles_nothing(installation):
     send_spread(ledger)
     for stop in range(1, TIMES + 1):
         arrived(
-            reader, count=stop * COUNT // (TIMES + 1), what=f"enough arrived before stop {stop}"
+            reader, count=stop * COUNT // (TIMES + 1), what=f"enough before stop {stop}"
         )
         assert service.stop() == 0, service.said()
         service.start()

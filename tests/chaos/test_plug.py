@@ -66,9 +66,7 @@ def test_killed_again_and_again_it_loses_nothing(installation, redis_url, space)
     send_spread(ledger)
     unsettled: Counter[str] = Counter()
     for kill in range(1, TIMES + 1):
-        arrived(
-            reader, count=kill * COUNT // (TIMES + 1), what=f"enough before kill {kill}"
-        )
+        arrived(reader, count=kill * COUNT // (TIMES + 1), what=f"enough before kill {kill}")
         service.kill()
         unsettled.update(claimed(redis.Redis.from_url(redis_url), space))
         service.start()
@@ -85,9 +83,7 @@ def test_stopped_again_and_again_it_doubles_nothing(installation):
     service.start()
     send_spread(ledger)
     for stop in range(1, TIMES + 1):
-        arrived(
-            reader, count=stop * COUNT // (TIMES + 1), what=f"enough before stop {stop}"
-        )
+        arrived(reader, count=stop * COUNT // (TIMES + 1), what=f"enough before stop {stop}")
         assert service.stop() == 0, service.said()
         service.start()
     all_arrived(ledger, reader)

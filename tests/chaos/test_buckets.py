@@ -62,9 +62,9 @@ def test_killed_again_and_again_it_loses_nothing(kafka, service, ledger, topic_n
         wait_until(lambda: not ledger.missing(out), "everything has arrived", timeout_s=240)
 
         assert not ledger.early(out)
-        # A window of two seconds, and what had not been taken in, per kill.
+        # Per kill: two windows of each lane, and what had not been committed behind them.
         doubled = ledger.doubled(out)
-        assert len(doubled) <= KILLS * 4_000 * COUNT // SPREAD_MS, len(doubled)
+        assert len(doubled) <= KILLS * 6_000 * COUNT // SPREAD_MS, len(doubled)
         written = Counter(m.key().decode() for m in buckets.messages if m.key() is not None)
     for name, count in written.items():
         delay_s = max(1.0, (ledger.due_ms[name] - began_ms) / 1_000)

@@ -184,7 +184,7 @@ def steady(
     *,
     rate: Positive = 2000.0,
     seconds: Positive = 30.0,
-    warm_up: NotNegative = 10.0,
+    warm_up: NotNegative = 20.0,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:

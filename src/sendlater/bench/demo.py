@@ -16,14 +16,14 @@ from sendlater.config import Settings
 from sendlater.local.installation import Installation
 from sendlater.service import Service
 
-DELAY_MS = 2_000
+DELAY_MS = 5_000
 """How far ahead the demo schedules."""
 SHOWN_COUNT = 10
 """Latest arrivals shown."""
 REFRESH_S = 0.25
 WARM_UP_S = 2
 """Each round of the warm-up sends for so long; nothing of it counts."""
-WARM_DELAY_MS = 1_000
+WARM_DELAY_MS = 3_000
 """How far ahead the warm-up schedules."""
 WARM_LATE_MS = 100.0
 """A round whose p99 is no later shows that Spark's code is compiled: the warm-up ends."""

@@ -10,7 +10,7 @@ from ulid import ULID
 from sendlater.api import wire
 from sendlater.api.office import Office
 from sendlater.api.problems import Problem
-from sendlater.client.brokers import Arrived, open_topics
+from sendlater.client.brokers import Arrived, arrived, open_topics
 from sendlater.config import Settings, client_options
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, BrokerUnavailable
@@ -85,7 +85,7 @@ class KafkaTails:
                 elif number in waiting:
                     at = message.offset() or 0
                     if at < waiting[number]:
-                        yield _arrived(message)
+                        yield arrived(message)
                     if at + 1 >= waiting[number]:
                         del waiting[number]
 
@@ -125,18 +125,6 @@ def _of_redis(record: Any) -> Arrived:
         record.key,
         record.value,
         record.headers,
-    )
-
-
-def _arrived(message: Any) -> Arrived:
-    return Arrived(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        message.headers() or [],
     )
 
 

@@ -80,14 +80,7 @@ class KafkaTopics:
 
     def may_read(self, topic: str) -> bool:
         """False where the broker says that it does not let us read, or has no such topic."""
-        try:
-            future = self._admin.describe_topics(
-                TopicCollection([topic]), include_authorized_operations=True
-            )[topic]
-            allowed = future.result(REQUEST_S).authorized_operations
-        except (KafkaException, ValueError):
-            return False
-        return not allowed or AclOperation.READ in allowed or AclOperation.ALL in allowed
+        return self._may(AclOperation.READ, topic, untold=False)
 
     def config(self, topic: str) -> dict[str, str]:
         """The settings of a topic by name; empty where the broker hides them."""
@@ -129,14 +122,18 @@ class KafkaTopics:
 
     def _may_write(self, topic: str) -> bool:
         """False only where the broker says so (KIP-430)."""
+        return self._may(AclOperation.WRITE, topic, untold=True)
+
+    def _may(self, operation: AclOperation, topic: str, *, untold: bool) -> bool:
+        """Whether the broker lets us; `untold` where it does not answer."""
         try:
             future = self._admin.describe_topics(
                 TopicCollection([topic]), include_authorized_operations=True
             )[topic]
             allowed = future.result(REQUEST_S).authorized_operations
         except (KafkaException, ValueError):
-            return True
-        return not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
+            return untold
+        return not allowed or operation in allowed or AclOperation.ALL in allowed
 
     def _record_bytes_max(self, topic: str) -> int:
         """`max.message.bytes`, less room for headers and framing; no limit where it is hidden."""

@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from confluent_kafka import Producer
@@ -52,8 +52,13 @@ class BucketService:
         self._workers = [self._deliver, self._moves, self._intake]
         self._partitions: Mapping[str, int] = {}
 
-    def start(self) -> None:
-        """Topics, Spark, go: returns when everything has been started.
+    def start(
+        self,
+        *,
+        stop: threading.Event | None = None,  # noqa: ARG002
+        on_standby: Callable[[], None] = lambda: None,  # noqa: ARG002
+    ) -> bool:
+        """Topics, Spark, go: True when everything has been started. It never stands by.
 
         Raises Unavailable when Kafka or a tool is missing, BadSettings for topics that may forget.
         """
@@ -68,6 +73,7 @@ class BucketService:
         shutil.rmtree(self._scratch, ignore_errors=True)
         for worker in self._workers:
             worker.begin()
+        return True
 
     def _start_deliver(self) -> StreamingQuery:
         """With a name of its own: what an earlier run prepared, and Spark lost, never counts."""

@@ -185,6 +185,12 @@ class Settings(BaseSettings):
     """How long a change made through REST or the page can be undone; 0: not at all."""
     canary_topic: str = ""
     """Topic that a message a minute is sent to through the whole pipeline; empty: none."""
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    """Least severity of events that are logged."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """Lines on standard error; auto: text on a terminal, else JSON."""
+    graylog: str = Field("", pattern=r"^$|^.+:[0-9]{1,5}$")
+    """`host:port` of a Graylog (GELF over UDP) that log events go to as well; empty: none."""
     data_dir: Path = Field(default_factory=data_dir)
     """Data of the embedded Redis, and scratch checkpoints."""
     cache_dir: Path = Field(default_factory=cache_dir)

@@ -19,17 +19,27 @@ from prometheus_client.core import CounterMetricFamily
 from ulid import ULID
 
 from sendlater.client.brokers import KafkaBroker
+from sendlater.clock import Clock, SystemClock
 from sendlater.config import Inbox, Settings, client_options
 from sendlater.dialects import encode_headers
 from sendlater.errors import BadSettings, BrokerUnavailable, MissingTool, SendlaterError
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import Record, Schedule
+from sendlater.model import Origin, Record, Schedule
 from sendlater.pending import Pending
 
 LIVENESS_TIMEOUT_S = 5.0
 """Longest `/liveness` waits for its probe."""
 PROBES_KEPT_MAX = 1_000
 """Probes that arrived and nobody asked for: those of other instances."""
+LOG_LEVELS = {
+    **dict.fromkeys(("trace", "debug"), "debug"),
+    **dict.fromkeys(("warn", "warning"), "warning"),
+    **dict.fromkeys(("fatal", "panic"), "critical"),
+    "error": "error",
+}
+"""Their names and ours."""
+MINI_COUNT = 3
+"""Schedules of `--mini`."""
 COUNTER = "kafka_scheduler_event_total"
 HELP = "The number of event triggered by type"
 
@@ -67,6 +77,7 @@ def etf1_flags(environment: Mapping[str, str]) -> dict[str, Any]:
         "history_topic": history,
         "lease_ms": min(max(session_ms, 1_000), 60_000),
         "kafka": _configuration(given("CONFIGURATION_FILE", "")),
+        "log_level": LOG_LEVELS.get(given("LOG_LEVEL", "info").lower(), "info"),
     }
     if "GROUP_ID" in environment:
         flags["space"] = environment["GROUP_ID"]
@@ -74,8 +85,8 @@ def etf1_flags(environment: Mapping[str, str]) -> dict[str, Any]:
         # etf1 rejects what is past when it comes in time, and delivers it when it comes late. Ours
         # rejects only on request, and a grace interval is that request.
         flags |= {"past": "reject", "past_grace_s": int(grace) if grace.isdigit() else 0}
-    if environment.get("GRAYLOG_SERVER"):
-        _log.warning("GRAYLOG_SERVER is not supported: logs go to standard error")
+    if graylog := environment.get("GRAYLOG_SERVER"):
+        flags["graylog"] = graylog
     return flags
 
 
@@ -116,7 +127,7 @@ def _section(parent: Any, name: str, known: set[str]) -> dict[str, Any]:
 class Events:
     """The counter `kafka_scheduler_event_total{type}`, read from the store at each scrape."""
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, pending: "Pending | Mini") -> None:
         self._pending = pending
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -137,15 +148,47 @@ class Events:
         yield family
 
 
+class Mini:
+    """In place of a store, for trying the surface without a Kafka: three schedules that renew
+    themselves, the n-th due n minutes after the one before (contract 1.9)."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._began_ms = self._clock.now_ms()
+
+    def list(self, *, count_max: int, after: tuple[int, bytes] | None = None) -> list[Schedule]:
+        """As `Pending.list`: all of them, on the first page."""
+        return [] if after else [self._schedule(n) for n in range(1, MINI_COUNT + 1)][:count_max]
+
+    def counts(self) -> dict[str, int]:
+        """As `Pending.counts`, of what the counter shows."""
+        due = sum(self._renewals(n) for n in range(1, MINI_COUNT + 1))
+        none = dict.fromkeys(("rejected", "tombstones", "missed"), 0)
+        return {"parked": MINI_COUNT + due, "settled": due, **none}
+
+    def _renewals(self, number: int) -> int:
+        return (self._clock.now_ms() - self._began_ms) // (number * 60_000)
+
+    def _schedule(self, number: int) -> Schedule:
+        made_ms = self._began_ms + self._renewals(number) * number * 60_000
+        return Schedule(
+            id=f"schedule-{number}".encode(),
+            due_ms=made_ms + number * 60_000,
+            record=Record(topic="topic", key=b"%d" % number, value=b"value %d" % number),
+            dialect="headers",
+            origin=Origin(topic="schedules", partition=0, position=0, timestamp_ms=made_ms),
+        )
+
+
 class Etf1Server:
     """`/info`, `/schedules` and `/liveness` on SERVER_ADDR, `/metrics` on METRICS_ADDR."""
 
     def __init__(
-        self, settings: Settings, pending: Pending, *, environment: Mapping[str, str]
+        self, settings: Settings, pending: "Pending | Mini", *, environment: Mapping[str, str]
     ) -> None:
         self.settings, self.pending = settings, pending
         self.server_address = environment.get("SERVER_ADDR", ":8000")
-        self._probe = _Probe(settings)
+        self._probe = None if isinstance(pending, Mini) else _Probe(settings)
         self._servers: list[Any] = []
         # As with etf1, an address that is taken costs that server and not the scheduler.
         for start, address in (
@@ -174,7 +217,8 @@ class Etf1Server:
         """Stop serving."""
         for server in self._servers:
             server.shutdown()
-        self._probe.close()
+        if self._probe is not None:
+            self._probe.close()
 
     def info(self) -> dict[str, Any]:
         """Who and where this instance is; the admin page finds brokers and topics here."""
@@ -208,7 +252,7 @@ class Etf1Server:
 
     def alive(self) -> bool:
         """Whether a probe goes through the whole pipeline in time."""
-        return self._probe.comes_back(timeout_s=LIVENESS_TIMEOUT_S)
+        return self._probe is None or self._probe.comes_back(timeout_s=LIVENESS_TIMEOUT_S)
 
 
 def _as_etf1(schedule: Schedule) -> dict[str, Any]:
@@ -313,11 +357,3 @@ def _address(text: str) -> tuple[str, int]:
     if not port.isdigit():
         raise BadSettings(f"expected an address like :8000, got {text!r}")
     return host.strip("[]") or "0.0.0.0", int(port)
-
-
-def log_level(environment: Mapping[str, str]) -> None:
-    """Apply LOG_LEVEL (default info) to our own log."""
-    level = environment.get("LOG_LEVEL", "info").lower()
-    known = {"panic": 50, "fatal": 50, "error": 40, "warn": 30, "warning": 30, "info": 20}
-    chosen = known.get(level, 10 if level in ("debug", "trace") else 20)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(chosen))

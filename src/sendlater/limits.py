@@ -91,6 +91,9 @@ BUCKET_HELD_BYTES_MAX = 64 * 1024 * 1024
 """Payload at which a delivering task reads no further until some has gone out."""
 BUCKET_RETENTION_MARGIN_MS = 7 * 24 * 3_600_000
 """A bucket topic keeps its records so much longer than they wait: the longest break survived."""
+GELF_BYTES_MAX = 8_192
+"""Largest datagram of a log event to Graylog: what GELF over UDP takes without chunks."""
+
 PLAN_RECORDS_PER_TASK = 50_000
 """Records of a journal that one task reads: more tasks than that tell progress no better."""
 RECOVERY_LOOK_BACK_MS = 120_000

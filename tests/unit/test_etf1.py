@@ -2,9 +2,10 @@
 
 import pytest
 
+from sendlater.clock import FixedClock
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
-from sendlater.etf1 import etf1_flags
+from sendlater.etf1 import Events, Mini, etf1_flags
 
 
 def test_an_empty_environment_means_their_defaults():
@@ -74,3 +75,25 @@ def test_an_unknown_key_in_the_file_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(BadSettings, match="CONFIGURATION_FILE"):
         etf1_flags({"CONFIGURATION_FILE": str(file)})
+
+
+def test_their_log_settings_are_ours():
+    settings = Settings(**etf1_flags({"LOG_LEVEL": "WARN", "GRAYLOG_SERVER": "logs:12201"}))
+    assert (settings.log_level, settings.graylog) == ("warning", "logs:12201")
+
+
+def test_three_schedules_without_a_kafka_renew_themselves():
+    clock = FixedClock(1_000_000)
+    mini = Mini(clock)
+    clock.advance(150_000)
+    found = {s.id: (s.due_ms, s.record.key, s.record.value) for s in mini.list(count_max=10)}
+    assert found == {
+        b"schedule-1": (1_000_000 + 180_000, b"1", b"value 1"),
+        b"schedule-2": (1_000_000 + 240_000, b"2", b"value 2"),
+        b"schedule-3": (1_000_000 + 180_000, b"3", b"value 3"),
+    }
+    [family] = Events(mini).collect()
+    assert {s.labels["type"]: s.value for s in family.samples} == {
+        "kafka_scheduler_planned_schedule": 6,
+        "kafka_scheduler_triggered_schedule": 3,
+    }

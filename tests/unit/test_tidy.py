@@ -17,12 +17,13 @@ ROOMS: dict[str, set[str]] = {
     "buckets": set(),
     "pipeline": {"dialects", "pending", "topics", "buckets", "client"},
     "client": {"dialects", "pending", "topics", "local"},
+    "logs": set(),
     "doctor": {"local", "buckets"},
     "metrics": {"client", "pending"},
     "canary": {"client", "dialects", "pending"},
     "etf1": {"client", "dialects", "pending"},
     "attendants": {"client", "pending", "metrics", "canary", "etf1"},
-    "api": {"client", "dialects", "pending", "topics", "metrics"},
+    "api": {"client", "dialects", "pending", "topics", "metrics", "logs"},
     "service": {"pipeline", "pending", "client", "local", "topics", "attendants"},
     "bench": {"client", "dialects", "pending", "service", "local"},
     "bucket_service": {"pipeline", "buckets", "local"},
@@ -39,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
         "bench",
         "api",
         "etf1",
+        "logs",
     },
 }
 ONLY_HERE = {

@@ -21,6 +21,7 @@ from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.limits import CONNECTIONS_COUNT_MAX
+from sendlater.logs import configure
 
 READY = "sendlater-http-ready"
 START_TIMEOUT_S = 60.0
@@ -96,6 +97,7 @@ class HttpProcess:
 def main() -> None:
     """The child: settings from standard input, then serve until it ends."""
     settings, redis_url = pickle.load(sys.stdin.buffer)
+    configure(settings)
     try:
         app = make_app(settings, redis_url=redis_url)
         serving = server(settings, app)

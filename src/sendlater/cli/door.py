@@ -18,6 +18,7 @@ from rich.console import Console
 from sendlater import __version__
 from sendlater.config import CONFIG_FILE_VARIABLE, Settings, load
 from sendlater.errors import BadRequest, BrokerUnavailable, Unavailable
+from sendlater.logs import configure
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 BROKER_TIMEOUT_S = 10.0
@@ -58,7 +59,7 @@ class Connection:
     "File with the token for --url."
 
     def settings(self, **flags: Any) -> Settings:
-        """The effective settings. Raises BadSettings."""
+        """The effective settings; what is logged from here on follows them. Raises BadSettings."""
         if self.config is not None:
             os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
         given = {
@@ -66,7 +67,9 @@ class Connection:
             "redis": self.redis,
             "space": self.space,
         }
-        return load(**flags | {name: value for name, value in given.items() if value is not None})
+        settings = load(**flags | {k: v for k, v in given.items() if v is not None})
+        configure(settings)
+        return settings
 
 
 HERE = Connection()
@@ -78,10 +81,9 @@ Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
 
 
 def etf1_settings() -> dict[str, Any]:
-    """Settings from the environment of an etf1 scheduler, its log level applied."""
-    from sendlater.etf1 import etf1_flags, log_level
+    """Settings from the environment of an etf1 scheduler."""
+    from sendlater.etf1 import etf1_flags
 
-    log_level(os.environ)
     return etf1_flags(os.environ)
 
 

@@ -32,7 +32,7 @@ from sendlater.cli.door import (
     open_scheduler,
     out,
 )
-from sendlater.config import load
+from sendlater.config import Settings, load
 from sendlater.errors import BadRequest
 
 
@@ -47,6 +47,7 @@ def serve(
     http: Annotated[str | None, Parameter(name="--http")] = None,
     pending: Literal["redis", "buckets"] | None = None,
     etf1: Annotated[bool, Parameter(negative="")] = False,
+    mini: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run the service until SIGTERM or SIGINT; a second one ends it at once.
 
@@ -58,6 +59,7 @@ def serve(
         http: host:port of REST and the page; without: neither.
         pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
         etf1: Take the environment of an etf1 kafka-message-scheduler, and serve its REST API.
+        mini: Serve that REST API alone, with three schedules that renew themselves.
     """
     from sendlater.bucket_service import BucketService
     from sendlater.doctor import store_troubles
@@ -71,9 +73,11 @@ def serve(
         metrics_addr=metrics_addr,
         http_addr=http,
         pending=pending,
-        **(etf1_settings() if etf1 else {}),
+        **(etf1_settings() if etf1 or mini else {}),
     )
     stop = _stop_on_signals()
+    if mini:
+        return _serve_mini(settings, stop)
     installation = Installation.prepare(settings)
     doors = ExitStack()
     try:
@@ -86,23 +90,36 @@ def serve(
             service: Service | BucketService = BucketService(settings, installation)
         else:
             service = Service(settings, installation, etf1=os.environ if etf1 else None)
-        try:
-            if isinstance(service, BucketService):
-                service.start()
-            elif not service.start(stop=stop, on_standby=_stands_by):
-                service.close()
-                return OK
-            where = settings.bootstrap_servers or "topics on Redis"
-            err.print(f"sendlater {__version__} is ready: space {settings.space!r}, {where}")
-            service.watch(stop)
-            err.print("stopping: finishing what is claimed")
-            service.stop()
-        except BaseException:
-            service.close()
-            raise
+        _run(service, stop)
     finally:
         doors.close()
         installation.close()
+    return OK
+
+
+def _run(service: Any, stop: threading.Event) -> None:
+    """Start it, keep it running until `stop`, end it gracefully; at once when something fails."""
+    try:
+        if not service.start(stop=stop, on_standby=_stands_by):
+            service.close()
+            return
+        where = service.settings.bootstrap_servers or "topics on Redis"
+        err.print(f"sendlater {__version__} is ready: space {service.settings.space!r}, {where}")
+        service.watch(stop)
+        err.print("stopping: finishing what is claimed")
+        service.stop()
+    except BaseException:
+        service.close()
+        raise
+
+
+def _serve_mini(settings: Settings, stop: threading.Event) -> int:
+    from sendlater.etf1 import Etf1Server, Mini
+
+    server = Etf1Server(settings, Mini(), environment=os.environ)
+    err.print(f"sendlater {__version__} is ready: three schedules at {server.server_address}")
+    stop.wait()
+    server.close()
     return OK
 
 

@@ -25,6 +25,7 @@ def configure(settings: Settings) -> None:
     processors: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _heading,
     ]
     if settings.graylog:
         processors.append(_Graylog(settings.graylog))
@@ -41,6 +42,11 @@ def configure(settings: Settings) -> None:
         ),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _heading(_logger: object, _level: str, event: EventDict) -> EventDict:
+    """When, how bad and what come first, for whoever reads the lines."""
+    return {name: event[name] for name in ("timestamp", "level", "event")} | dict(event)
 
 
 class _Graylog:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ulid import ULID
 
-from sendlater.api.office import Changed, Office
 from sendlater.api.problems import Problem
+from sendlater.client.office import Changed, Office
 from sendlater.clock import Clock
 from sendlater.errors import BadRequest
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX

@@ -5,10 +5,11 @@ from typing import Any
 
 from sendlater.api.access import Identity, Role, Tokens
 from sendlater.api.bulk import Bulk
-from sendlater.api.office import Office, Writer
 from sendlater.api.records import Records
 from sendlater.api.watch import Watch
+from sendlater.api.writer import Writer
 from sendlater.client.brokers import open_broker
+from sendlater.client.office import Office
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.metrics import StoreMetrics, intake_lag

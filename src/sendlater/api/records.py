@@ -8,9 +8,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from ulid import ULID
 
 from sendlater.api import wire
-from sendlater.api.office import Office
 from sendlater.api.problems import Problem
 from sendlater.client.brokers import Arrived, arrived, open_topics
+from sendlater.client.office import Office
 from sendlater.config import Settings, client_options
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, BrokerUnavailable

@@ -16,8 +16,9 @@ from sendlater.api import wire
 from sendlater.api.access import Identity, Role, require
 from sendlater.api.desktop import Desktop
 from sendlater.api.documented import documented
-from sendlater.api.office import LOOK_S, Changed
 from sendlater.api.problems import Problem, as_problem
+from sendlater.client.office import Changed
+from sendlater.client.plan import from_cursor, to_cursor
 from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
 from sendlater.model import Schedule
@@ -26,6 +27,8 @@ from sendlater.pending import Answer
 JSON, NDJSON = "application/json", "application/x-ndjson"
 ONE = "/v1/schedules/"
 NOW = ":deliver-now"
+LOOK_S = 1.0
+"""Longest wait for intake before a list, which is shown all the same when it does not come."""
 router = APIRouter(tags=["schedules"])
 IfMatch = "Only if it is still this version (ETag); else 412."
 
@@ -134,9 +137,9 @@ def page(
     )
     behind = at.office.caught_up(within_s=LOOK_S)
     if state == "pending":
-        after = wire.from_cursor(cursor) if cursor else None
+        after = from_cursor(cursor) if cursor else None
         got = at.office.desk.page(wanted, count_max=limit, after=after)
-        found, next_cursor = got.schedules, wire.to_cursor(got.after)
+        found, next_cursor = got.schedules, got.after and to_cursor(got.after)
     else:
         found, next_cursor = at.office.desk.claimed(count_max=limit), None
     payload = at.shows_payload(who)
@@ -186,9 +189,6 @@ def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers cancelled, delivering (too late) or unknown, and it is true."""
     who, at = require(request.scope, Role.WRITE), desktop(request)
     changed = at.office.cancel(_id(request), version=_if_match(request))
-    if changed.answer is Answer.CHANGED and not _if_match(request):
-        # Replaced between two looks, by somebody who has not read what we cancel.
-        changed = at.office.cancel(_id(request))
     return _told(at, who, "cancel", changed)
 
 
@@ -217,8 +217,6 @@ def _told(at: Desktop, who: Identity, action: str, changed: Changed) -> Response
     """The answer to a change, which goes into the audit trail if it was made."""
     if changed.answer is Answer.CHANGED:
         raise Problem(412, "it has been changed since; read it again")
-    if changed.answer is Answer.BUSY:
-        raise Problem(503, "intake is far behind with the copies of changes; try again later")
     body: dict[str, Any] = {"answer": changed.answer.value}
     headers = {}
     if changed.after is not None:

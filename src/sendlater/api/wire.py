@@ -17,7 +17,6 @@ from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
 from sendlater.pending import Filter
-from sendlater.pending.pages import Place
 
 DATETIME_MS_MAX = 253_402_300_799_999
 """Last instant that RFC 3339 can tell (year 9999)."""
@@ -307,23 +306,3 @@ def caller_of(headers: Headers) -> str:
     """Who sent it, as header CALLER_SERVICE tells."""
     found = next((v for k, v in headers if k == names.CALLER_SERVICE and v), b"")
     return found.decode(errors="replace")
-
-
-def to_cursor(place: Place | None) -> str | None:
-    """Where a page ends, as text that means nothing to anybody else."""
-    if place is None:
-        return None
-    return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
-
-
-def from_cursor(cursor: str) -> Place:
-    """The place. Raises Problem 422."""
-    try:
-        due, colon, schedule_id = base64.b64decode(
-            cursor.encode(), altchars=b"-_", validate=True
-        ).partition(b":")
-        if not colon or not due.isdigit() or len(due) > len(str(DUE_MS_MAX)):
-            raise ValueError("it is cut off")
-        return int(due), schedule_id
-    except ValueError as error:
-        raise Problem(422, f"cursor: expected one from an earlier page: {error}") from error

@@ -163,11 +163,6 @@ class Query:
     limit: int = 100
     cursor: str | None = None
 
-    def matches(self, schedule: Schedule) -> bool:
-        """Whether the schedule is shown; its due time is known to be in range."""
-        topic = self.topic is None or schedule.record.topic == self.topic
-        return topic and schedule.id.startswith(self.id_prefix)
-
 
 def plan_list(
     *,
@@ -208,15 +203,19 @@ def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Sc
         yield chunk
 
 
-def to_cursor(schedule: Schedule) -> str:
-    """The place behind a schedule, as text that means nothing to anybody else."""
-    return base64.urlsafe_b64encode(b"%d:%s" % (schedule.due_ms, schedule.id)).decode()
+def to_cursor(place: tuple[int, bytes]) -> str:
+    """Due time and id where a page ends, as text that means nothing to anybody else."""
+    return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
 
 
 def from_cursor(cursor: str) -> tuple[int, bytes]:
     """Due time and id of the schedule a cursor stands behind. Raises BadRequest."""
     try:
-        due, _, schedule_id = base64.urlsafe_b64decode(cursor.encode()).partition(b":")
+        due, colon, schedule_id = base64.b64decode(
+            cursor.encode(), altchars=b"-_", validate=True
+        ).partition(b":")
+        if not colon or not due.isdigit() or len(due) > len(str(DUE_MS_MAX)):
+            raise ValueError("it is cut off")
         return int(due), schedule_id
     except ValueError as error:
         raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error

@@ -264,4 +264,6 @@ def test_answers_wait_for_intake_and_say_when_it_does_not_run(redis_url, space, 
             scheduler.cancel("a")
         # Behind what stands there, in the same order as it was asked for.
         scheduler.send_later("t", b"2", delay=LATER_S, id="a")
-        assert scheduler.get("a").value == b"1"
+        assert scheduler.pending.get(b"a").record.value == b"1"
+        with pytest.raises(SendlaterError, match="service"):
+            scheduler.get("a")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sendlater.bench.all import HEAD, LOADS, row, table, write
+from sendlater.bench.all import DOORS, DOORS_HEAD, HEAD, LOADS, row, table, write
 
 ROOT = Path(__file__).parents[2]
 RESULT = {
@@ -38,6 +38,15 @@ def test_a_result_becomes_a_row_with_a_cell_for_each_head():
     assert table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
+def test_a_load_on_rest_has_a_table_of_its_own(checkout):
+    (name,) = DOORS
+    result = {"answer_ms": RESULT["late_ms"], "answered_per_s": 1_500, "cpu_s": 20.5}
+    assert row(name, result) == [name, "5", "8.5", "40", "99", "1,234", "1,500", "20.5"]
+    write(checkout, {name: row(name, result)}, machine="A machine.")
+    write(checkout, {}, machine="A machine.")
+    assert (checkout / "docs" / "measurements.md").read_text().count(f"| {name} | 5 |") == 1
+
+
 def test_rows_measured_in_pieces_come_together_in_their_order(checkout):
     first, second = list(LOADS)[:2]
     write(checkout, {second: row(second, RESULT)}, machine="A machine.")
@@ -47,7 +56,8 @@ def test_rows_measured_in_pieces_come_together_in_their_order(checkout):
 
     assert page.index(f"| {first} |") < page.index(f"| {second} |")
     assert page.count("A machine.") == 1
-    assert {line.count("|") for line in page.splitlines() if "|" in line} == {len(HEAD) + 1}
+    widths = {line.count("|") for line in page.splitlines() if "|" in line}
+    assert widths == {len(HEAD) + 1, len(DOORS_HEAD) + 1}
     short = f"| {first} | 5 | 40 | 99 | 1,234 | 72,345 |"
     readme = (checkout / "README.md").read_text()
     assert short in readme

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
@@ -13,7 +14,7 @@ from sendlater.api import operations, page, problems, reference, schedules
 from sendlater.api.access import LOOPBACK, Gate
 from sendlater.api.desktop import Desktop
 from sendlater.api.documented import describe
-from sendlater.api.problems import Problem, problem_response
+from sendlater.api.problems import Problem, as_problem, problem_response
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX
@@ -24,6 +25,7 @@ SECURITY_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"cache-control", b"no-store"),
 )
+SHORT_CUT = ("http", "POST", "/v1/schedules")
 
 
 def address_of(settings: Settings) -> tuple[str, int]:
@@ -71,7 +73,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     app.include_router(page.router)
     describe(app, with_tokens=desktop.tokens.asked)
     gate = Gate(
-        Bounded(app),
+        Bounded(ShortCut(app)),
         tokens=desktop.tokens,
         clock_s=lambda: int(time.time()),
         loopback=host in LOOPBACK,
@@ -127,3 +129,27 @@ class Bounded:
             return message  # type: ignore[no-any-return]
 
         await self.app(scope, receiving, send)
+
+
+class ShortCut:
+    """Takes POST /v1/schedules past the framework, which would need half of the time for the one
+    request that is made thousands of times a second. Its route is there for the documents."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it, or pass through."""
+        if (scope["type"], scope.get("method"), scope.get("path")) != SHORT_CUT:
+            await self.app(scope, receive, send)
+            return
+        scope["app"] = self.app
+        try:
+            response = await schedules.create(Request(scope, receive))
+        except Exception as error:
+            problem = as_problem(error)
+            await problem_response(problem)(scope, receive, send)
+            if problem.status == 500:
+                raise  # so that the server logs it
+            return
+        await response(scope, receive, send)

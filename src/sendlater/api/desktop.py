@@ -1,13 +1,13 @@
 """What all requests of one process share."""
 
 import asyncio
-from typing import Any
+from functools import partial
 
 from sendlater.api.access import Identity, Role, Tokens
 from sendlater.api.bulk import Bulk
 from sendlater.api.records import Records
 from sendlater.api.watch import Watch
-from sendlater.api.writer import Writer
+from sendlater.api.writer import Bell, Writer
 from sendlater.client.brokers import open_broker
 from sendlater.client.office import Office
 from sendlater.clock import Clock, SystemClock
@@ -40,20 +40,12 @@ class Desktop:
         """Pages that are updated live."""
         self.stopping = False
         self._writer: Writer | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell: Bell | None = None
 
     def start(self) -> None:
         """Begin; called in the event loop that serves."""
-        loop = self._loop = asyncio.get_running_loop()
-
-        def resolve(answers: list[tuple[Any, Exception | None]]) -> None:
-            for future, error in answers:
-                if not future.done():  # its client may have gone
-                    future.set_result(error)
-
-        self._writer = Writer(
-            self.office, answer=lambda answers: loop.call_soon_threadsafe(resolve, answers)
-        )
+        self._bell = Bell(asyncio.get_running_loop())
+        self._writer = Writer(self.office)
         self.watch.start()
 
     def stop(self) -> None:
@@ -65,14 +57,17 @@ class Desktop:
         self.broker.close()
 
     async def written(self, schedule: Schedule) -> None:
-        """Wait until a checked schedule is safe. Raises Unavailable."""
+        """Wait until a schedule is safe. Raises BadRequest, BadTime, Unavailable."""
         assert self._writer is not None, "started"
-        assert self._loop is not None, "started"
-        future: asyncio.Future[Exception | None] = self._loop.create_future()
-        self._writer.put(schedule, future)
-        error = await future
-        if error is not None:
-            raise error
+        assert self._bell is not None, "started"
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done = partial(self._bell.ring, future)
+        if self.office.ready():
+            self.office.send(schedule, done=done)
+        else:
+            self.office.checked(schedule)
+            self._writer.put(schedule, done=done)
+        await future
 
     def shows_payload(self, who: Identity) -> bool:
         """Whether somebody is shown payloads, keys and headers."""

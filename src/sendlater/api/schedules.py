@@ -71,7 +71,6 @@ async def create(request: Request) -> Response:
 
 async def _create_one(at: Desktop, body: bytes) -> Response:
     schedule = wire.decode(wire.NewSchedule, body).schedule(now_ms=at.clock.now_ms())
-    at.office.checked(schedule)
     await at.written(schedule)
     where = {"Location": f"{ONE}{_quoted(schedule.id)}"}
     return answer(wire.show(schedule, payload=False), status=201, headers=where)

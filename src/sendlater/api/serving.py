@@ -29,6 +29,9 @@ STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
 GRACE_S = 5
 """How long requests under way may take when the process is asked to stop."""
+SWITCH_S = 0.0005
+"""How long a thread may keep Python's lock while another waits for it. Each acknowledgement of a
+broker takes the lock, and with Python's own 5 ms would wait that long for it under load."""
 
 _log = structlog.get_logger()
 
@@ -98,6 +101,7 @@ def main() -> None:
     """The child: settings from standard input, then serve until it ends."""
     settings, redis_url = pickle.load(sys.stdin.buffer)
     configure(settings)
+    sys.setswitchinterval(SWITCH_S)
     try:
         app = make_app(settings, redis_url=redis_url)
         serving = server(settings, app)

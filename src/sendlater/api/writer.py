@@ -1,34 +1,65 @@
-"""Schedules of many requests, written together."""
+"""Schedules of many requests: written together, and answered together."""
 
+import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
 
 from sendlater.client.office import Office
+from sendlater.client.plan import Done
 from sendlater.model import Schedule
+
+GATHER_S = 0.002
+"""Pause after a lot: each costs five round trips to Redis, so a thousand a second are too many."""
+
+
+class Bell:
+    """Brings answers from other threads into a loop: however many come at once, it wakes once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answers: deque[tuple[asyncio.Future[None], Exception | None]] = deque()
+        self._rung = False
+
+    def ring(self, future: "asyncio.Future[None]", error: Exception | None) -> None:
+        """Resolve `future` soon; from any thread."""
+        self._answers.append((future, error))
+        if not self._rung:  # by two threads at the worst, which does no harm
+            self._rung = True
+            self._loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        self._rung = False  # first: what comes from now on rings again
+        while self._answers:
+            future, error = self._answers.popleft()
+            if future.done():  # its client has gone
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
 
 
 class Writer:
     """Gathers schedules of many requests and writes them together, in a thread of its own.
 
-    While one lot is on its way the next one gathers, so that a wait for the broker is shared.
+    While one lot is on its way the next one gathers, so that a wait for Redis is shared.
     """
 
     LOT_COUNT_MAX = 2_000
 
-    def __init__(
-        self, office: Office, *, answer: Callable[[list[tuple[object, Exception | None]]], object]
-    ) -> None:
-        self._office, self._answer = office, answer
-        self._waiting: list[tuple[Schedule, object]] = []
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._waiting: list[tuple[Schedule, Done]] = []
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
-    def put(self, schedule: Schedule, ticket: object) -> None:
-        """Hand over a checked schedule; `answer` is called with its ticket later."""
+    def put(self, schedule: Schedule, *, done: Done) -> None:
+        """Hand over a checked schedule; `done` is told later, in another thread."""
         with self._changed:
-            self._waiting.append((schedule, ticket))
+            self._waiting.append((schedule, done))
             self._changed.notify()
 
     def _run(self) -> None:
@@ -40,7 +71,9 @@ class Writer:
                 lot = self._waiting[: self.LOT_COUNT_MAX]
                 del self._waiting[: self.LOT_COUNT_MAX]
             answers = self._office.write([schedule for schedule, _ in lot])
-            self._answer([(ticket, error) for (_, ticket), error in zip(lot, answers, strict=True)])
+            for (_, done), error in zip(lot, answers, strict=True):
+                done(error)
+            time.sleep(GATHER_S)
 
     def close(self) -> None:
         """Write what has gathered, then end."""

@@ -23,7 +23,7 @@ import psutil
 
 from sendlater.errors import Unavailable
 from sendlater.local.kafka_server import KafkaServer
-from sendlater.local.process import last_lines, wait_for
+from sendlater.local.process import LOOPBACK, free_ports, last_lines, wait_for
 from sendlater.local.redis_server import RedisServer, find_redis
 
 LOADS = {
@@ -33,7 +33,9 @@ LOADS = {
     "burst, 300,000 due in one instant": "bench burst --count 300000",
     "embedded default, 200/s": "demo --count 6000 --rate 200 --exit",
 }
-"""Rows of the tables, and the commands behind them."""
+"""Rows of the first table, and the commands behind them."""
+DOORS = {"REST, 1,500 single POSTs a second": "bench rest --rate 1500 --seconds 30"}
+"""The same of the second: loads on REST."""
 PACKAGES = ("sendlater", "pyspark", "pyarrow", "confluent-kafka", "redis")
 """Whose versions are told with the numbers."""
 START_TIMEOUT_S = 180.0
@@ -43,8 +45,9 @@ COMMAND = (sys.executable, "-m", "sendlater")
 LATE = ("p50", "p90", "p99", "p999", "max")
 HEAD = (
     *("load", "late ms p50", "p90", "p99", "p99.9", "max", "delivered/s", "intake ms p50", "p99"),
-    *("intake/s", "bytes in Redis", "early", "doubled", "lost", "CPU s"),
+    *("sent/s", "intake/s", "bytes in Redis", "early", "doubled", "lost", "CPU s"),
 )
+DOORS_HEAD = ("load", "answer ms p50", "p90", "p99", "p99.9", "max", "answered/s", "CPU s")
 README_HEAD = ("load", "p50", "p99", "p99.9", "max", "delivered/s")
 README_CELLS = (0, 1, 3, 4, 5, 6)
 """Which cells of the long table the README shows."""
@@ -53,35 +56,46 @@ README_CELLS = (0, 1, 3, 4, 5, 6)
 def main() -> None:
     """Run the loads asked for, tell the table, write it where asked to."""
     asked = argparse.ArgumentParser(prog="sendlater.bench.all", description=__doc__)
-    asked.add_argument("--only", action="append", choices=list(LOADS), help="one load; repeatable")
+    every = {**LOADS, **DOORS}
+    asked.add_argument("--only", action="append", choices=list(every), help="one load; repeatable")
     asked.add_argument("--write", action="store_true", help="into docs/measurements.md, README.md")
     arguments = asked.parse_args()
-    wanted = arguments.only or list(LOADS)
+    wanted = arguments.only or list(every)
     found = {}
-    with tempfile.TemporaryDirectory(prefix="sendlater-bench-") as scratch, ExitStack() as stack:
-        environment: Mapping[str, str] | None = None
-        for name in wanted:
-            embedded = LOADS[name].startswith("demo")
-            if not embedded and environment is None:
-                environment = stack.enter_context(_installation(Path(scratch)))
-            result = _run(
-                LOADS[name], environment=_alone(Path(scratch)) if embedded else environment
-            )
-            found[name] = row(name, result)
-            sys.stderr.write(f"{json.dumps(result)}\n")
-    sys.stdout.write(table(HEAD, found.values()) + "\n")
+    for embedded, doors in ((False, False), (True, False), (False, True)):
+        names = [
+            name
+            for name in wanted
+            if (name in DOORS, every[name].startswith("demo")) == (doors, embedded)
+        ]
+        if not names:
+            continue
+        with tempfile.TemporaryDirectory(prefix="sendlater-bench-") as made, ExitStack() as stack:
+            environment = _alone(Path(made))
+            if not embedded:
+                environment = stack.enter_context(_installation(Path(made), doors=doors))
+            for name in names:
+                result = _run(every[name], environment=environment)
+                found[name] = row(name, result)
+                sys.stderr.write(f"{json.dumps(result)}\n")
+    for head, rows in ((HEAD, LOADS), (DOORS_HEAD, DOORS)):
+        sys.stdout.write(table(head, [found[n] for n in rows if n in found]) + "\n\n")
     if arguments.write:
         write(Path.cwd(), found, machine=_machine())
 
 
 def row(name: str, result: Mapping[str, Any]) -> list[str]:
-    """The cells of one load's result object, in the order of HEAD."""
+    """The cells of one load's result object, in the order of HEAD, or of DOORS_HEAD."""
+    if name in DOORS:
+        answers = [result["answer_ms"][percentile] for percentile in LATE]
+        return [name, *map(_number, (*answers, result["answered_per_s"], result["cpu_s"]))]
     intake = result.get("intake_ms", {})
     values = (
         *(result["late_ms"][percentile] for percentile in LATE),
         result.get("delivered_per_s"),
         *(intake.get("p50"), intake.get("p99")),
-        *(result.get("intake_per_s"), result.get("redis_bytes_per_schedule")),
+        *(result.get("sent_per_s"), result.get("intake_per_s")),
+        result.get("redis_bytes_per_schedule"),
         *(result["early"], result["duplicated"], result["lost"]),
         result.get("cpu_s"),
     )
@@ -99,12 +113,12 @@ def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
     page = root / "docs" / "measurements.md"
     text = page.read_text()
     lines = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
-    cells = ([cell.strip() for cell in line] for line in lines)
-    earlier = {row[0]: row for row in cells if row[0] in LOADS}
-    rows = [merged[name] for name in LOADS if name in (merged := {**earlier, **found})]
-    commands = "\n".join(f"sendlater {command}" for command in LOADS.values())
-    told = f"{machine}\n\n```\n{commands}\n```\n\n{table(HEAD, rows)}"
-    page.write_text(_between(text, "measured", told))
+    cells = [[cell.strip() for cell in line] for line in lines]
+    every = {row[0]: row for row in cells if row[0] in {**LOADS, **DOORS}} | dict(found)
+    rows, doors = ([every[name] for name in names if name in every] for names in (LOADS, DOORS))
+    commands = "\n".join(f"sendlater {command}" for command in (*LOADS.values(), *DOORS.values()))
+    tables = f"{table(HEAD, rows)}\n\n{table(DOORS_HEAD, doors)}"
+    page.write_text(_between(text, "measured", f"{machine}\n\n```\n{commands}\n```\n\n{tables}"))
     short = [[cells[number] for number in README_CELLS] for cells in rows]
     readme = root / "README.md"
     readme.write_text(_between(readme.read_text(), "numbers", table(README_HEAD, short)))
@@ -137,14 +151,16 @@ def _alone(scratch: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _installation(scratch: Path) -> Iterator[dict[str, str]]:
-    """Redis, Kafka and a service; the environment in which commands find them."""
+def _installation(scratch: Path, *, doors: bool) -> Iterator[dict[str, str]]:
+    """Redis, Kafka and a service, with or without REST; the environment that leads to them."""
     with RedisServer(scratch) as redis, KafkaServer(scratch, port=0) as kafka:
         environment = _alone(scratch) | {
             "SENDLATER_DATA_DIR": str(scratch / "service"),
             "SENDLATER_REDIS": redis.url,
             "SENDLATER_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         }
+        if doors:
+            environment["SENDLATER_HTTP_ADDR"] = f"{LOOPBACK}:{free_ports(1)[0]}"
         log = scratch / "service.log"
         with log.open("wb") as output:
             service = subprocess.Popen([*COMMAND, "serve"], env=environment, stderr=output)

@@ -6,6 +6,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import count as count_up
 from typing import Any
@@ -15,6 +16,7 @@ from ulid import ULID
 
 from sendlater.bench.ledger import Ledger, percentiles
 from sendlater.client.brokers import Broker
+from sendlater.client.plan import Message
 from sendlater.client.scheduler import Scheduler
 from sendlater.dialects import encode_headers
 from sendlater.model import Origin, Record, Schedule
@@ -80,12 +82,26 @@ class Run:
         number = len(self.ledger.due_ms)
         self.ledger.due_ms.append(due_ms)
         schedule_id = b"%s-%d" % (self.name[-8:].encode(), number)
-        value = b"%-*d" % (NUMBER_BYTES, number) + b"x" * (PAYLOAD_BYTES - NUMBER_BYTES)
-        record = Record(topic=self.name, key=b"%d" % number, value=value)
+        record = Record(topic=self.name, key=b"%d" % number, value=_payload(number))
         self.broker.send(
             encode_headers(record, inbox=self.scheduler.inbox, id=schedule_id, due_ms=due_ms)
         )
         return schedule_id
+
+    def messages(self, count: int, *, due_ms: int) -> Iterator[Message]:
+        """The next `count`, for the client to send."""
+        at = datetime.fromtimestamp(due_ms / 1_000, UTC)
+        for number in range(len(self.ledger.due_ms), len(self.ledger.due_ms) + count):
+            self.ledger.due_ms.append(due_ms)
+            yield {
+                "topic": self.name,
+                "value": _payload(number),
+                "key": b"%d" % number,
+                "id": f"{self.name[-8:]}-{number}",
+                "at": at,
+            }
+            if number % 10_000 == 0:
+                self.tell(number, len(self.ledger.numbers))
 
     def probe(self, schedule_id: bytes) -> None:
         """Measure how long a record just sent takes to be pending."""
@@ -212,11 +228,7 @@ def burst(
         began = time.monotonic()
         # Far enough that intake is done before: 10,000 a second is a third of what it does.
         due_ms = round(time.time() * 1_000) + 5_000 + count // 10
-        for _ in range(count):
-            run.send(due_ms)
-            if len(run.ledger.due_ms) % 10_000 == 0:
-                run.tell(len(run.ledger.due_ms), len(run.ledger.numbers))
-        run.broker.flush()
+        scheduler.send_many(run.messages(count, due_ms=due_ms))
         sent_s = time.monotonic() - began
         run.wait_until_taken_in()
         taken_s = time.monotonic() - began
@@ -264,6 +276,10 @@ def versions(scheduler: Scheduler) -> dict[str, str]:
     names = ("sendlater", "pyspark", "confluent-kafka", "redis", "pyarrow")
     found = {name: version(name) for name in names}
     return {"python": platform.python_version(), "redis-server": str(redis_version), **found}
+
+
+def _payload(number: int) -> bytes:
+    return b"%-*d" % (NUMBER_BYTES, number) + b"x" * (PAYLOAD_BYTES - NUMBER_BYTES)
 
 
 def _paced(*, rate: float, began_s: float) -> Iterator[tuple[int, float]]:

@@ -235,7 +235,7 @@ def rest(
         "posted": tally.sent,
         "refused": tally.refused,
         "taken_back": cancelled,
-        "posted_per_s": round(len(tally.answer_ms) / span_s),
+        "answered_per_s": round(len(tally.answer_ms) / span_s),
         "answer_ms": percentiles(tally.answer_ms),
         "cpu_s": round(after.user + after.system - before.user - before.system, 1),
         "cores": os.cpu_count(),

@@ -97,7 +97,7 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
     from sendlater.local.redis_server import embedded_url
 
     if connection.url is not None:
-        with Scheduler(connection.url, token=_token(connection.token_file)) as remote:
+        with Scheduler(connection.url, token=token_of(connection)) as remote:
             yield remote
         return
     settings = connection.settings()
@@ -115,7 +115,9 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
         yield scheduler
 
 
-def _token(path: Path | None) -> str | None:
+def token_of(connection: Connection) -> str | None:
+    """The token for --url. Raises BadRequest when its file cannot be read."""
+    path = connection.token_file
     try:
         return None if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

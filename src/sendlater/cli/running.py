@@ -31,6 +31,7 @@ from sendlater.cli.door import (
     etf1_settings,
     open_scheduler,
     out,
+    token_of,
 )
 from sendlater.config import Settings, load
 from sendlater.errors import BadRequest
@@ -240,6 +241,46 @@ def burst(
     return _show_result(result, json_)
 
 
+@bench_app.command
+def rest(
+    *,
+    rate: Positive = 1_500.0,
+    seconds: Positive = 30.0,
+    warm_up: NotNegative = 10.0,
+    connections: AtLeastOne = 32,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Single POSTs to REST at a steady rate; what was posted is taken back in the end.
+
+    Without --url it goes to `http_addr` of the settings.
+
+    Args:
+        rate: POSTs a second.
+        seconds: How long, after the warm-up.
+        warm_up: Seconds at the same rate that are not measured.
+        connections: Connections that are kept open.
+    """
+    from sendlater.bench.rest import rest as run
+
+    url = connection.url
+    if url is None:
+        settings = connection.settings()
+        if not settings.http_addr:
+            raise BadRequest("bench rest: expected --url, or http_addr in the settings")
+        url = f"{'https' if settings.http_cert else 'http'}://{settings.http_addr}"
+    result = run(
+        url,
+        token=token_of(connection),
+        rate=rate,
+        seconds=seconds,
+        warm_up_s=warm_up,
+        connections=connections,
+    )
+    _tell_result(result, json_)
+    return FAILED if result["refused"] else OK
+
+
 @contextmanager
 def _bars() -> Iterator[Any]:
     with Progress(console=err, transient=True) as progress:
@@ -254,12 +295,16 @@ def _bars() -> Iterator[Any]:
 
 
 def _show_result(result: dict[str, Any], as_json_: bool) -> int:
+    _tell_result(result, as_json_)
+    return FAILED if _unbalanced(result) else OK
+
+
+def _tell_result(result: dict[str, Any], as_json_: bool) -> None:
     if as_json_:
         out.print(json.dumps(result))
     else:
         for name, value in result.items():
             out.print(f"{name:26} {value}")
-    return FAILED if _unbalanced(result) else OK
 
 
 def _unbalanced(result: dict[str, Any]) -> int:

@@ -126,11 +126,6 @@ class ServiceProcess:
         _, left = psutil.wait_procs(children, STOP_TIMEOUT_S)
         assert not left, left
 
-    def send_signal(self, number: int) -> None:
-        """SIGSTOP and SIGCONT: a process that hangs, and goes on. Its JVM does not hang."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
     def stop(self) -> int:
         """Ask it to end, as a supervisor does; its exit code."""
         assert self._process is not None

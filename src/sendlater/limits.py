@@ -80,6 +80,9 @@ ANSWER_AWAITED_S = 120
 TAIL_COUNT_MAX = 2_000
 """Most records read back from the end of a partition when somebody looks at a topic."""
 
+FOLLOW_WAIT_S_MAX = 10
+"""Longest a request waits for the next record of a topic: it holds a thread meanwhile."""
+
 BUCKET_MARGIN_MS_MAX = 1_000
 """A record leaves its bucket so long before it must: more than a pass under load takes (0.5 s)."""
 BUCKET_PASS_ROWS_MAX = 50_000

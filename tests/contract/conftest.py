@@ -4,10 +4,14 @@ import uuid
 
 import pytest
 from ledger import create_topics
+from rest_calls import settings_for
 from servers import ServiceProcess
+from starlette.testclient import TestClient
 
+from sendlater.api.app import make_app
 from sendlater.api.serving import HttpProcess
 from sendlater.config import load
+from sendlater.pending import Pending
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +61,17 @@ def http_installation(redis_url, tmp_path_factory):
 def installation(request):
     """How to open a client, and a topic it may send to."""
     return request.getfixturevalue(f"{request.param}_installation")
+
+
+@pytest.fixture
+def api(redis_url, space):
+    """REST of a space of its own, called without a network."""
+    app = make_app(settings_for(redis_url, space), redis_url=redis_url)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.fixture
+def pending(redis_url, space):
+    """The store of the test's space."""
+    return Pending.open(redis_url, space=space, shards=2)

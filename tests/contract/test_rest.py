@@ -1,68 +1,19 @@
-"""REST on a real Redis: what each route promises, without Spark."""
+"""REST on a real Redis: what can be done with one schedule and with many, and what is told."""
 
 import base64
 import json
-import os
-import re
-import ssl
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import httpx2
-import psutil
 import pytest
-from servers import COMMAND, tool, wait_until
-from starlette.testclient import TestClient
+from rest_calls import FAR_MS, ids, refused, send, settings_for
 
-from sendlater.api.access import new_token
-from sendlater.api.app import make_app
-from sendlater.api.serving import HttpProcess
 from sendlater.client.brokers import open_topics
-from sendlater.config import Settings
-from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
 from sendlater.model import Record, Schedule
-from sendlater.pending import Batch, Pending
+from sendlater.pending import Batch
 
 HOUR_MS = 3_600_000
-FAR_MS = 1_900_000_000_000
-
-
-def settings_for(redis_url, space, **more):
-    return Settings(redis=redis_url, space=space, http_addr="127.0.0.1:0", **more)
-
-
-@pytest.fixture
-def api(redis_url, space):
-    app = make_app(settings_for(redis_url, space), redis_url=redis_url)
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        yield client
-
-
-@pytest.fixture
-def pending(redis_url, space):
-    return Pending.open(redis_url, space=space, shards=2)
-
-
-def send(api, **given):
-    answer = api.post("/v1/schedules", json={"topic": "orders", "value": "v", **given})
-    assert answer.status_code == 201, answer.text
-    return answer.json()
-
-
-def ids(page):
-    return [one["id"] for one in page.json()["items"]]
-
-
-def refused(answer, status, words):
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem = answer.json()
-    assert problem["status"] == status
-    assert words in problem["detail"], problem["detail"]
-    return problem
 
 
 # --- one schedule ---------------------------------------------------------------------------------
@@ -141,7 +92,8 @@ def test_an_id_that_is_no_text_can_be_asked_for(api, pending):
         ({"delay": 1, "key": "a", "key_base64": "eA=="}, "one of key and key_base64"),
         ({"delay": 1, "headers": [["", "x"]]}, "names that are not empty"),
         ({"delay": 1, "partition": -1}, "partition of zero or more"),
-        ({"delay": 1, "nonsense": 1}, "unknown field"),
+        ({"delay": 1e308}, "expected seconds, up to"),
+        ({"due_ms": 1.5}, "due_ms: expected a whole number"),
         ({"delay": 1, "value": "x" * 1_000_001}, "expected at most 1000000 bytes"),
     ],
 )
@@ -150,9 +102,12 @@ def test_what_cannot_be_meant_is_refused_in_words(api, given, words):
     refused(api.post("/v1/schedules", json=body), 422, words)
 
 
-def test_a_body_that_is_no_json_or_too_large_or_of_another_kind_is_refused(api):
+def test_what_is_not_of_the_documented_shape_is_refused(api):
     json_type = {"content-type": "application/json"}
     refused(api.post("/v1/schedules", content=b"{", headers=json_type), 400, "expected JSON")
+    unknown = {"topic": "t", "value": "v", "delay": 1, "nonsense": 1}
+    refused(api.post("/v1/schedules", json=unknown), 400, "unknown field")
+    refused(api.post("/v1/schedules:cancel"), 400, "expected JSON")
     xml = {"content-type": "text/xml"}
     refused(api.post("/v1/schedules", content=b"<a/>", headers=xml), 415, "got text/xml")
     large = {**json_type, "content-length": str(BODY_BYTES_MAX + 1)}
@@ -216,7 +171,7 @@ def test_a_repeated_request_with_its_key_is_answered_once(api, pending):
     assert pending.counts()["pending"] == 1
     other = {**body, "value": "w"}
     refused(api.post("/v1/schedules", json=other, headers=key), 422, "used before with another")
-    refused(api.post("/v1/schedules", json={}, headers={"Idempotency-Key": "k2"}), 422, "topic")
+    refused(api.post("/v1/schedules", json={}, headers={"Idempotency-Key": "k2"}), 400, "topic")
     mended = api.post("/v1/schedules", json=body, headers={"Idempotency-Key": "k2"})
     assert mended.status_code == 201, "a key whose request was refused is free again"
 
@@ -238,6 +193,9 @@ def test_many_come_as_lines_and_bad_ones_are_told_by_number(api, pending):
     assert told["accepted"] == 2
     assert told["ids"] == ["n0", None, "n2", None]
     assert [one["line"] for one in told["refused"]] == [2, 4]
+    kind = {"content-type": "application/x-ndjson"}
+    none = refused(api.post("/v1/schedules", content=b"{}\n1", headers=kind), 422, "every line")
+    assert [one["line"] for one in none["refused"]] == [1, 2]
     assert pending.counts()["pending"] == 2
 
 
@@ -257,7 +215,7 @@ def test_pages_show_each_once_with_every_filter(api, pending):
     assert len(ids(api.get("/v1/schedules", params={"id_prefix": "a"}))) == 13
     within = {"due_from": "2030-03-17T17:46:42Z", "due_to": "2030-03-17T17:46:45Z"}
     assert ids(api.get("/v1/schedules", params=within)) == ["a02", "b03", "a04"]
-    refused(api.get("/v1/schedules", params={"limit": 1001}), 422, "limit")
+    refused(api.get("/v1/schedules", params={"limit": 1001}), 400, "limit")
     refused(api.get("/v1/schedules", params={"cursor": "x"}), 422, "cursor: expected one")
     refused(api.get("/v1/schedules", params={"due_from": "noon"}), 422, "expected an RFC 3339")
 
@@ -333,6 +291,18 @@ def test_a_single_change_is_audited_and_can_be_undone(api):
     assert api.get("/v1/schedules/a").json() == before
 
 
+def test_a_request_of_many_threads_is_answered_each_with_its_own(api, pending):
+    """The writer gathers requests of many; each must get its own answer."""
+
+    def one(number):
+        body = {"topic": "t", "value": "v", "id": f"n{number}", "delay": 3_600}
+        return api.post("/v1/schedules", json=body).json()["id"]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert list(threads.map(one, range(300))) == [f"n{n}" for n in range(300)]
+    assert pending.counts()["pending"] == 300
+
+
 # --- numbers --------------------------------------------------------------------------------------
 
 
@@ -376,178 +346,40 @@ def test_rejected_records_are_found_and_sent_again(api, pending, redis_url, spac
     assert again.record.headers == []
 
 
-# --- who may what ---------------------------------------------------------------------------------
+def test_a_dead_event_is_sent_to_its_handlers_with_all_attempts_before_it(
+    api, pending, redis_url, space
+):
+    headers = [("context-who", b"me"), ("retry-attempt", b"3"), ("event-id", b"7")]
+    told = [("event-type", b"remind"), ("event-error", b"ValueError: no"), ("sendlater-id", b"x")]
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        topics.create("dead-letters", 1)
+        topics.produce(Record(topic="dead-letters", value=b"e", headers=headers + told))
+    (dead,) = api.get("/v1/records", params={"topic": "dead-letters"}).json()["items"]
+    assert (dead["event_type"], dead["event_error"]) == ("remind", "ValueError: no")
+    body = {"topic": "dead-letters", "places": [dead["place"]]}
+    assert api.post("/v1/records:redrive", json=body).json() == {"redriven": 1, "skipped": []}
+    (again,) = pending.list(count_max=9)
+    assert (again.record.topic, again.record.value) == ("remind", b"e")
+    assert again.record.headers == [("context-who", b"me"), ("event-id", b"7")]
 
 
-@pytest.fixture
-def guarded(redis_url, space, tmp_path):
-    """A client without a token, and a token for each role."""
-    tokens, lines = {}, ["# who may what"]
-    for role in ("read", "write", "admin"):
-        tokens[role], line = new_token(f"{role}er", role)
-        lines.append(line)
-    file = tmp_path / "tokens"
-    file.write_text("\n".join(lines))
-    settings = settings_for(redis_url, space, http_tokens=file, http_payload_role="write")
-    with TestClient(make_app(settings, redis_url=redis_url), base_url="http://127.0.0.1") as client:
-        yield client, tokens, file
-
-
-def test_each_role_may_what_those_before_it_may(guarded):
-    client, tokens, _ = guarded
-    asked = [
-        ("read", "GET", "/v1/schedules"),
-        ("read", "GET", "/v1/stats"),
-        ("read", "GET", "/metrics"),
-        ("write", "POST", "/v1/schedules"),
-        ("write", "DELETE", "/v1/schedules/a"),
-        ("write", "PATCH", "/v1/schedules/a"),
-        ("admin", "POST", "/v1/schedules:cancel"),
-        ("admin", "POST", "/v1/audit/x:undo"),
-        ("admin", "POST", "/v1/records:redrive"),
-    ]
-    order = ["read", "write", "admin"]
-    for needed, method, path in asked:
-        refused(client.request(method, path), 401, "expected a known token")
-        for role in order:
-            headers = {"Authorization": f"Bearer {tokens[role]}"}
-            status = client.request(method, path, headers=headers, content=b"{}").status_code
-            allowed = order.index(role) >= order.index(needed)
-            assert (status == 403) != allowed, (role, method, path, status)
-            assert status != 401
-    assert client.get("/healthz").status_code == 200
-    wrong = {"Authorization": "Bearer wrong"}
-    refused(client.get("/v1/stats", headers=wrong), 401, "known token")
-
-
-def test_a_token_is_let_in_and_shut_out_by_its_line_alone(guarded):
-    client, tokens, file = guarded
-    headers = {"Authorization": f"Bearer {tokens['read']}"}
-    assert client.get("/v1/stats", headers=headers).status_code == 200
-    assert tokens["read"] not in file.read_text()
-    file.write_text("")
-    refused(client.get("/v1/stats", headers=headers), 401, "known token")
-
-
-def test_payloads_are_shown_from_a_role_on(guarded):
-    client, tokens, _ = guarded
-    writer = {"Authorization": f"Bearer {tokens['write']}"}
-    reader = {"Authorization": f"Bearer {tokens['read']}"}
-    body = {"topic": "t", "value": "secret", "key": "k", "id": "a", "delay": "1h"}
-    assert client.post("/v1/schedules", json=body, headers=writer).status_code == 201
-    assert client.get("/v1/schedules/a", headers=writer).json()["value"] == "secret"
-    for path in ("/v1/schedules/a", "/v1/schedules"):
-        assert "secret" not in client.get(path, headers=reader).text
-    refused(client.get("/v1/records?search=s", headers=reader), 403, "shown payloads")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Host": "evil.example"},
-    ],
-)
-def test_a_page_of_another_site_can_do_nothing(api, headers):
-    """Nobody asks for a token here: what a browser says of where it comes from must do."""
-    send(api, id="a", delay="1h")
-    refused(api.delete("/v1/schedules/a", headers=headers), 403, "expected")
-    assert api.get("/v1/schedules/a").status_code == 200
-    assert api.delete("/v1/schedules/a", headers={"Sec-Fetch-Site": "same-origin"}).json()
-
-
-def test_an_open_door_without_tokens_is_refused(redis_url, space):
-    settings = Settings(redis=redis_url, space=space, http_addr="0.0.0.0:0")
-    with pytest.raises(BadSettings, match="reached from other machines: expected http_tokens"):
-        make_app(settings, redis_url=redis_url)
-
-
-def test_a_request_of_many_threads_is_answered_each_with_its_own(api, pending):
-    """The writer gathers requests of many; each must get its own answer."""
-
-    def one(number):
-        body = {"topic": "t", "value": "v", "id": f"n{number}", "delay": 3_600}
-        return api.post("/v1/schedules", json=body).json()["id"]
-
-    with ThreadPoolExecutor(16) as threads:
-        assert list(threads.map(one, range(300))) == [f"n{n}" for n in range(300)]
-    assert pending.counts()["pending"] == 300
-
-
-def test_the_docs_page_needs_nothing_from_elsewhere(api):
-    page = api.get("/docs")
-    assert page.status_code == 200
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert "https://" not in page.text.replace("https://datatracker", "")
-    for path in api.get("/openapi.json").json()["paths"]:
-        assert path in page.text
-
-
-def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
-    token, line = new_token("me", "write")
-    (tmp_path / "tokens").write_text(line)
-    (tmp_path / "token").write_text(token)
-    settings = settings_for(redis_url, space, http_tokens=tmp_path / "tokens")
-    process = HttpProcess(settings, redis_url=redis_url)
-
-    def run(*words):
-        away = ["--url", process.url, "--token-file", str(tmp_path / "token"), "--json"]
-        environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
-        done = subprocess.run(
-            [COMMAND, *words, *away], env=environment, capture_output=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    try:
-        run("send", "orders", "v", "--delay", "1h", "--id", "a", "--key", "k")
-        assert [one["id"] for one in run("list")] == ["a"]
-        assert run("get", "a")[0]["key"] == "k"
-        assert run("stats")[0]["pending"] == 1
-        assert run("cancel", "a") == [{"a": "cancelled"}]
-    finally:
-        process.close()
-
-
-def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):
-    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
-    commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL).group(1)
-    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
-    try:
-        done = subprocess.run(
-            [tool("bash"), "-e", "-c", commands.replace("localhost:8080", process.url)],
-            capture_output=True,
-            timeout=60,
-            check=True,
-        )
-    finally:
-        process.close()
-    said = done.stdout.decode()
-    assert [said.count(f'"answer":"{word}"') for word in ("moved", "cancelled")] == [2, 1], said
-
-
-def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run([tool("openssl"), *request.split(), *names], check=True, capture_output=True)
-    settings = settings_for(redis_url, space, http_cert=cert, http_key=key)
-    process = HttpProcess(settings, redis_url=redis_url)
-    try:
-        assert process.url.startswith("https://")
-        trusting = ssl.create_default_context(cafile=str(cert))
-        assert httpx2.get(f"{process.url}/healthz", verify=trusting).text == "ok\n"
-    finally:
-        process.close()
-
-
-def test_it_ends_with_its_parent_however_that_ends(redis_url, space):
-    """The parent holds the other end of its input; nothing else keeps it alive."""
-    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
-    child = psutil.Process(process._process.pid)
-    process._process.stdin.close()
-    wait_until(lambda: process._process.poll() is not None, "the child has ended")
-    assert not child.is_running()
+def test_a_topic_is_followed_call_by_call(api, redis_url, space):
+    refused(api.get("/v1/records:follow", params={"topic": "t"}), 404, "no topic t")
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        topics.create("t", 2)
+        for n in range(5):
+            topics.produce(Record(topic="t", value=b"%d" % n, partition=n % 2))
+        seen, query = [], {"topic": "t", "from_start": True, "limit": 2}
+        while len(seen) < 5:
+            told = api.get("/v1/records:follow", params=query).json()
+            assert len(told["items"]) <= 2
+            seen += [one["value"] for one in told["items"]]
+            query["cursor"] = told["cursor"]
+        assert sorted(seen) == ["0", "1", "2", "3", "4"]
+        told = api.get("/v1/records:follow", params={"topic": "t"}).json()
+        assert told["items"] == [], "without a cursor: what comes from now on"
+        topics.produce(Record(topic="t", value=b"new", partition=1))
+        query["cursor"] = told["cursor"]
+        (new,) = api.get("/v1/records:follow", params=query).json()["items"]
+        assert new["value"] == "new"
+    refused(api.get("/v1/records:follow?topic=t&cursor=x"), 400, "cursor")

@@ -12,9 +12,27 @@ from sendlater.api.schema import SCHEMAS, Json, ref
 
 ABOUT = """Messages delivered at the time you choose.
 
-Errors are problem details (RFC 9457). Times are RFC 3339 with a zone, `+15m` from now, or
-seconds since 1970; `*_ms` are milliseconds since 1970, UTC.
+Errors are problem details (RFC 9457): 400 for what is not of the shape described here, 422 for what
+is, but cannot be meant: a time too far away, a payload too large. Times are RFC 3339 with a zone,
+`+15m` from now, or seconds since 1970; `*_ms` are milliseconds since 1970, UTC.
 """
+
+IDEMPOTENCY_KEY_CHARS_MAX = 255
+IDEMPOTENCY_KEY: Json = {
+    "name": "Idempotency-Key",
+    "description": "Asked again with the same key within a day: same answer.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
+}
+IF_MATCH: Json = {
+    "name": "If-Match",
+    "description": "Only if it is still this version (an ETag, or * for any); else 412.",
+    "schema": {"type": "string"},
+}
+IF_NONE_MATCH: Json = {
+    "name": "If-None-Match",
+    "description": "Answer 304 if it is still this version.",
+    "schema": {"type": "string"},
+}
 
 
 def documented(
@@ -22,7 +40,7 @@ def documented(
     *,
     answers: dict[int, str],
     body: dict[str, str] | None = None,
-    headers: dict[str, str] | None = None,
+    headers: tuple[Json, ...] = (),
     open_to_all: bool = False,
 ) -> Any:
     """Arguments of a route decorator; `answers` and `body` name schemas ("" for text)."""
@@ -46,10 +64,7 @@ def documented(
         content = {kind: {"schema": ref(name)} for kind, name in body.items()}
         extra["requestBody"] = {"required": True, "content": content}
     if headers:
-        extra["parameters"] = [
-            {"name": n, "in": "header", "description": told, "schema": {"type": "string"}}
-            for n, told in headers.items()
-        ]
+        extra["parameters"] = [{"in": "header", **header} for header in headers]
     if open_to_all:
         extra["security"] = []
     return {"summary": summary, "responses": responses, "openapi_extra": extra}

@@ -13,17 +13,23 @@ from starlette.responses import Response
 from sendlater.api import wire
 from sendlater.api.access import Role, require
 from sendlater.api.bulk import Plan, plan_move
-from sendlater.api.documented import documented
+from sendlater.api.documented import IDEMPOTENCY_KEY, documented
 from sendlater.api.problems import Problem
 from sendlater.api.records import redrive, show_record
 from sendlater.api.schedules import JSON, answer, desktop, once
 from sendlater.api.watch import predicted_late_ms
+from sendlater.client.reading import records_behind
 from sendlater.errors import SendlaterError
-from sendlater.limits import BUCKETS_COUNT_MAX, OVERDUE_AFTER_MS
+from sendlater.limits import (
+    BUCKETS_COUNT_MAX,
+    FOLLOW_WAIT_S_MAX,
+    OVERDUE_AFTER_MS,
+    PAGE_COUNT_MAX,
+)
 from sendlater.pending import Filter
 
 router = APIRouter()
-BULK = {"Idempotency-Key": "Asked again with the same key within a day: same answer."}
+BULK = (IDEMPOTENCY_KEY,)
 
 
 async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
@@ -32,7 +38,7 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
     body = await request.body()
 
     async def work() -> Response:
-        given = wire.decode(kind, body or b"{}")
+        given = wire.decode(kind, body)
         now_ms = at.clock.now_ms()
         plan = plan_of(given, now_ms)
         if given.ids is not None and given.has_filter:
@@ -200,7 +206,7 @@ def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
     search: str = Query("", max_length=200, description="In key, headers or value."),
-    limit: int = Query(100, ge=1, le=500),
+    limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
     """Rejected records and dead letters say why in headers; `place` names one for redriving."""
     who, at = require(request.scope, Role.READ), desktop(request)
@@ -214,6 +220,37 @@ def records(
     return answer({"items": [show_record(one, payload=payload) for one in found]})
 
 
+@router.get(
+    "/v1/records:follow",
+    tags=["looking back"],
+    **documented("Records of a topic as they come.", answers={200: "Following"}),
+)
+def follow_records(
+    request: Request,
+    topic: str = Query(description="Any topic."),
+    cursor: str | None = Query(
+        None, description="Of the call before; without: from now on.", pattern=wire.POSITIONS
+    ),
+    from_start: bool = Query(False, description="Without a cursor: from the first record kept."),
+    limit: int = Query(500, ge=1, le=PAGE_COUNT_MAX),
+    wait: float = Query(1, ge=1, le=FOLLOW_WAIT_S_MAX, description="Seconds, for the first one."),
+) -> Response:
+    """Answers as soon as there are any, or with none after `wait`. Ask again with the cursor."""
+    who, at = require(request.scope, Role.READ), desktop(request)
+    if not wire.is_topic(topic):
+        raise Problem(422, f"topic: expected a topic name, got {topic[:80]!r}")
+    if not at.records.exists(topic):
+        raise Problem(404, f"there is no topic {topic}")
+    if cursor is not None:
+        starts = wire.from_positions(cursor)
+    else:
+        starts = {n: 0 if from_start else end for n, end in at.broker.ends(topic).items()}
+    found, following = records_behind(at.broker, topic, starts=starts, count_max=limit, wait_s=wait)
+    payload = at.shows_payload(who)
+    items = [show_record(one, payload=payload) for one in found]
+    return answer({"items": items, "cursor": wire.to_positions(following)})
+
+
 @router.post(
     "/v1/records:redrive",
     tags=["looking back"],
@@ -222,7 +259,8 @@ def records(
     ),
 )
 async def redrive_records(request: Request) -> Response:
-    """They stay on their topic too; each gets a new id."""
+    """They stay on their topic too; each gets a new id. Dead events go to their handlers, with all
+    attempts before them."""
     who, at = require(request.scope, Role.ADMIN), desktop(request)
     given = wire.decode(wire.Redrive, await request.body())
     due_ms = at.clock.now_ms() + wire.delay_ms(given.delay)

@@ -13,7 +13,7 @@ from sendlater.errors import BadRequest, SendlaterError, Unavailable
 
 PROBLEM = "application/problem+json"
 TITLES = {
-    400: "The request cannot be read",
+    400: "The request is not of the shape that is documented",
     401: "A token is needed",
     403: "This token may not do that",
     404: "There is no such thing",
@@ -78,7 +78,7 @@ def install(app: FastAPI) -> None:
         told = "; ".join(
             f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
         )
-        return problem_response(Problem(422, told))
+        return problem_response(Problem(400, told))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -2,15 +2,19 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from ulid import ULID
 
 from sendlater.api import wire
 from sendlater.api.problems import Problem
 from sendlater.client.brokers import Arrived, arrived, open_topics
+from sendlater.client.handling import alive_again
 from sendlater.client.office import Office
+from sendlater.client.reading import TOLD
 from sendlater.config import Settings, client_options
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, BrokerUnavailable
@@ -20,8 +24,6 @@ from sendlater.model import Headers, Record, Schedule
 ASK_S = 10.0
 """Longest wait for the broker."""
 POLL_S = 0.5
-REJECTED_TARGET = "sendlater-rejected-target"
-REJECTED_ID = "sendlater-rejected-id"
 
 
 class KafkaTails:
@@ -35,6 +37,14 @@ class KafkaTails:
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
         }
+        self._admin = AdminClient({**client_options(settings)})
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic. Raises BrokerUnavailable."""
+        try:
+            return self._admin.list_topics(topic, ASK_S).topics[topic].error is None
+        except KafkaException as error:
+            raise BrokerUnavailable(f"topic {topic!r}: {error}") from error
 
     def tail(self, topic: str, *, count: int) -> list[Arrived]:
         """Up to `count` last records of each partition. Raises BrokerUnavailable."""
@@ -96,6 +106,10 @@ class RedisTails:
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
         self._topics = open_topics(redis_url, settings)
 
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return self._topics.exists(topic)
+
     def tail(self, topic: str, *, count: int) -> list[Arrived]:
         """Up to `count` last records of each partition."""
         if not self._topics.exists(topic):
@@ -146,6 +160,10 @@ class Records:
         ]
         return sorted(found, key=lambda r: (-r.timestamp_ms, -r.position))[:count]
 
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return self._tails.exists(topic)
+
     def at(self, topic: str, place: str) -> Arrived | None:
         """The record at `partition/position`."""
         partition, position = (int(part) for part in place.split("/"))
@@ -168,14 +186,7 @@ def show_record(record: Arrived, *, payload: bool) -> dict[str, Any]:
         "at": wire.to_time(record.timestamp_ms),
         "value_bytes": len(record.value or b""),
     }
-    for name, header in (
-        ("reason", names.REJECTED),
-        ("detail", names.REJECTED_DETAIL),
-        ("origin", names.ORIGIN),
-        ("target", REJECTED_TARGET),
-        ("id", names.ID),
-        ("due_ms", names.DUE),
-    ):
+    for name, header in TOLD.items():
         value = record.header(header)
         if value is not None:
             shown[name] = value.decode(errors="replace")
@@ -187,11 +198,15 @@ def show_record(record: Arrived, *, payload: bool) -> dict[str, Any]:
 
 
 def again(record: Arrived, *, target: str | None, due_ms: int) -> Schedule:
-    """A schedule that delivers a rejected or dead record to where it was meant.
+    """A schedule that delivers a rejected record, or a dead event, to where it was meant.
 
     Raises BadRequest when nothing says where that is.
     """
-    told = record.header(REJECTED_TARGET) or record.header(names.TARGET_TOPIC)
+    event = alive_again(record)
+    if event is not None and not target:
+        meant = replace(event, value=event.value or b"")
+        return Schedule(id=str(ULID()).encode(), due_ms=due_ms, record=meant)
+    told = record.header(names.REJECTED_TARGET) or record.header(names.TARGET_TOPIC)
     topic = target or (told or b"").decode(errors="replace")
     if not topic:
         raise BadRequest("expected a target: the record does not say where it was meant to go")

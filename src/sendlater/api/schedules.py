@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Literal
@@ -15,7 +16,13 @@ from starlette.responses import Response
 from sendlater.api import wire
 from sendlater.api.access import Identity, Role, require
 from sendlater.api.desktop import Desktop
-from sendlater.api.documented import documented
+from sendlater.api.documented import (
+    IDEMPOTENCY_KEY,
+    IDEMPOTENCY_KEY_CHARS_MAX,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    documented,
+)
 from sendlater.api.problems import Problem, as_problem
 from sendlater.client.office import Changed
 from sendlater.client.plan import from_cursor, to_cursor
@@ -27,10 +34,10 @@ from sendlater.pending import Answer
 JSON, NDJSON = "application/json", "application/x-ndjson"
 ONE = "/v1/schedules/"
 NOW = ":deliver-now"
+ETAG = re.compile(r'(W/)?"[^",\s]{1,100}"')
 LOOK_S = 1.0
 """Longest wait for intake before a list, which is shown all the same when it does not come."""
 router = APIRouter(tags=["schedules"])
-IfMatch = "Only if it is still this version (ETag); else 412."
 
 
 def answer(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -51,13 +58,14 @@ def desktop(request: Request) -> Desktop:
         "Schedule one, or with application/x-ndjson many.",
         body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
         answers={201: "Schedule", 200: "Accepted"},
-        headers={"Idempotency-Key": "Asked again with the same key within a day: same answer."},
+        headers=(IDEMPOTENCY_KEY,),
     ),
 )
 async def create(request: Request) -> Response:
     """Returns when the schedule is safe: on the inbox, or in the store where there is no Kafka.
 
-    NDJSON is taken line by line, up to 100,000 of them; lines that are refused are told.
+    NDJSON is taken line by line, up to 100,000 of them; lines that are refused are told, and when
+    all are, it is an error.
     """
     who = require(request.scope, Role.WRITE)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -99,6 +107,9 @@ async def _create_many(at: Desktop, body: bytes) -> Response:
             else:
                 refused.append({"line": number + 1, "detail": as_problem(failure).detail})
         refused.sort(key=lambda one: one["line"])
+        if refused and len(refused) == len(lines):
+            told = f"every line is refused, the first: {refused[0]['detail']}"
+            raise Problem(422, told, refused=refused)
         return {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
 
     return answer(await run_in_threadpool(write))
@@ -151,7 +162,7 @@ def page(
 
 @router.post(
     "/v1/schedules/{id:path}:deliver-now",
-    **documented("Make one due at once.", answers={200: "Answer"}, headers={"If-Match": IfMatch}),
+    **documented("Make one due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
 def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers moved, delivering (it is on its way already) or unknown."""
@@ -165,7 +176,7 @@ def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     **documented(
         "One schedule, pending or claimed.",
         answers={200: "Schedule"},
-        headers={"If-None-Match": "Answer 304 if it is still this version."},
+        headers=(IF_NONE_MATCH,),
     ),
 )
 def get(request: Request, id: str) -> Response:  # noqa: ARG001
@@ -182,7 +193,7 @@ def get(request: Request, id: str) -> Response:  # noqa: ARG001
 
 @router.delete(
     "/v1/schedules/{id:path}",
-    **documented("Take one back.", answers={200: "Answer"}, headers={"If-Match": IfMatch}),
+    **documented("Take one back.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
 def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers cancelled, delivering (too late) or unknown, and it is true."""
@@ -197,7 +208,7 @@ def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
         "Give one another due time.",
         body={JSON: "NewTime"},
         answers={200: "Answer"},
-        headers={"If-Match": IfMatch},
+        headers=(IF_MATCH,),
     ),
 )
 async def move(request: Request, id: str) -> Response:  # noqa: ARG001
@@ -238,13 +249,12 @@ def _id(request: Request, *, cut: str = "") -> bytes:
 
 def _if_match(request: Request) -> str:
     """The version asked for; empty: any."""
-    given = request.headers.get("if-match", "").strip()
-    if given in ("", "*"):
+    given = request.headers.get("if-match", "*").strip()
+    if given == "*":
         return ""
-    tag = given.removeprefix("W/")
-    if len(tag) < 3 or tag[0] != '"' or tag[-1] != '"' or "," in tag:
+    if not ETAG.fullmatch(given):
         raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
-    return tag[1:-1]
+    return given.removeprefix("W/")[1:-1]
 
 
 def _quoted(schedule_id: bytes) -> str:
@@ -258,8 +268,8 @@ async def once(
     key = request.headers.get("idempotency-key")
     if key is None:
         return await work()
-    if not 0 < len(key) <= 255:
-        raise Problem(422, f"Idempotency-Key: expected 1 to 255 characters, got {len(key)}")
+    if not 0 < len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        raise Problem(400, f"Idempotency-Key: expected 1 to 255 characters, got {len(key)}")
     papers = desktop(request).papers
     name = hashlib.sha256(f"{who.name}\0{key}".encode()).hexdigest()
     asked = f"{request.method} {request.scope['path']}\0".encode() + body

@@ -34,17 +34,37 @@ _MS = {"type": "integer", "minimum": 0, "maximum": DUE_MS_MAX}
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
 _BASE64 = {"type": "string", "contentEncoding": "base64"}
-_SPAN = {
+_SPAN: Json = {
     "type": ["number", "string"],
     "description": "Seconds, or text: 90, 1.5, 15m, 2h30m, PT15M.",
 }
+_SPAN_OR_NULL: Json = {**_SPAN, "type": ["number", "string", "null"]}
 _WHEN: Json = {
     "due_at": _or_null(
         "string", description="RFC 3339 with a zone, +15m from now, or seconds since 1970."
     ),
     "due_ms": {**_MS, "type": ["integer", "null"], "description": "Milliseconds since 1970."},
-    "delay": {**_SPAN, "type": ["number", "string", "null"]},
+    "delay": _SPAN_OR_NULL,
 }
+_NOT_GIVEN: Json = {"type": "null"}
+
+
+def _one_of(*fields: str) -> Json:
+    """Exactly one of these fields is given; null is as good as none."""
+    return {
+        "oneOf": [
+            {
+                "required": [one],
+                "properties": {
+                    **dict.fromkeys(fields, _NOT_GIVEN),
+                    one: {"not": _NOT_GIVEN},
+                },
+            }
+            for one in fields
+        ]
+    }
+
+
 _TOPIC = {"type": "string", "pattern": f"^{TOPIC}$"}
 _HEADER = {
     "oneOf": [
@@ -106,8 +126,9 @@ SCHEMAS: dict[str, Json] = {
         ),
         partition=_or_null("integer", minimum=0, maximum=2**31 - 1),
         **_WHEN,
-    ),
-    "NewTime": _object(example={"delay": "2h"}, **_WHEN),
+    )
+    | _one_of(*_WHEN),
+    "NewTime": _object(example={"delay": "2h"}, **_WHEN) | _one_of(*_WHEN),
     "Schedule": _object(
         ["id", "topic", "due_ms", "due_at", "state", "partition", "value_bytes"],
         example={
@@ -174,11 +195,12 @@ SCHEMAS: dict[str, Json] = {
     "BulkCancel": _object(example={"topic": "orders", "dry_run": True}, **_SELECTION),
     "BulkMove": _object(
         example={"due_from": "2026-12-01T08:00:00Z", "due_to": "+1h", "shift": "2h"},
-        shift={**_SPAN, "description": "Each by so much; negative moves towards now."},
-        spread={**_SPAN, "description": "Evenly over so long, from the first one's due time on."},
+        shift={**_SPAN_OR_NULL, "description": "Each by so much; negative moves towards now."},
+        spread={**_SPAN_OR_NULL, "description": "Evenly, from the first one's due time on."},
         **_WHEN,
         **_SELECTION,
-    ),
+    )
+    | _one_of("shift", "spread", *_WHEN),
     "Bulk": _object(
         ["matched", "changed", "answers", "dry_run", "audit_id"],
         example={
@@ -246,6 +268,11 @@ SCHEMAS: dict[str, Json] = {
     "Records": _object(
         ["items"],
         items={"type": "array", "items": {"type": "object"}},
+    ),
+    "Following": _object(
+        ["items", "cursor"],
+        items={"type": "array", "items": {"type": "object"}},
+        cursor={**_TEXT, "description": "Where the next call goes on."},
     ),
     "Redriven": _object(
         ["redriven", "skipped"],

@@ -35,7 +35,7 @@ class When(msgspec.Struct, forbid_unknown_fields=True):
     """A due time: exactly one of its three forms."""
 
     due_at: str | None = None
-    due_ms: int | None = None
+    due_ms: int | float | None = None
     delay: int | float | str | None = None
 
     def resolve(self, *, now_ms: int) -> int:
@@ -49,9 +49,9 @@ class When(msgspec.Struct, forbid_unknown_fields=True):
             found = instant_ms(self.due_at, now_ms=now_ms)
         else:
             assert self.due_ms is not None
-            if self.due_ms < 0:
-                raise BadTime(f"due_ms: expected zero or more, got {self.due_ms}")
-            found = self.due_ms
+            found = _whole("due_ms", self.due_ms)
+            if found < 0:
+                raise BadTime(f"due_ms: expected zero or more, got {found}")
         if found > DUE_MS_MAX:
             raise BadTime(f"expected a time up to {DUE_MS_MAX} ms since 1970, got {found}")
         return max(now_ms, found)
@@ -65,9 +65,9 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     value_base64: str | None = None
     key: str | None = None
     key_base64: str | None = None
-    headers: list[tuple[str, str | None] | Header] = []
+    headers: list[tuple[str | None, str | None] | Header] = []
     id: str | None = None
-    partition: int | None = None
+    partition: int | float | None = None
 
     def schedule(self, *, now_ms: int) -> Schedule:
         """The schedule asked for. Raises BadRequest, BadTime."""
@@ -81,7 +81,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
                 value=self._value(),
                 key=_either("key", self.key, self.key_base64),
                 headers=_headers(self.headers),
-                partition=self.partition,
+                partition=None if self.partition is None else _whole("partition", self.partition),
             ),
         )
 
@@ -139,7 +139,7 @@ class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
     shift: int | float | str | None = None
     spread: int | float | str | None = None
     due_at: str | None = None
-    due_ms: int | None = None
+    due_ms: int | float | None = None
     delay: int | float | str | None = None
 
 
@@ -178,11 +178,11 @@ def to_filter(
 
 
 def decode(kind: Any, body: bytes) -> Any:
-    """A body as `kind`. Raises Problem 400 for what is no JSON, 422 for the wrong shape."""
+    """A body as `kind`. Raises Problem 400 for what is no JSON, or of another shape."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise Problem(422, str(error)) from error
+        raise Problem(400, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, f"expected JSON, got {body[:40]!r}: {error}") from error
 
@@ -193,8 +193,8 @@ def span_ms(given: float | str) -> int:
     if isinstance(given, str):
         sign = -1 if given.startswith("-") else 1
         return sign * duration_ms(re.sub(r"^[+-]", "", given))
-    if not math.isfinite(given):
-        raise BadTime(f"expected seconds, got {given}")
+    if not abs(given) <= DUE_MS_MAX:
+        raise BadTime(f"expected seconds, up to {DUE_MS_MAX}, got {given}")
     return math.ceil(given * 1_000)
 
 
@@ -214,6 +214,13 @@ def from_base64(name: str, text: str) -> bytes:
         raise BadRequest(f"{name}: expected base64, got {text[:40]!r}: {error}") from error
 
 
+def _whole(name: str, given: float) -> int:
+    """An integer, as JSON has it: 1.0 is one too. Raises BadRequest."""
+    if isinstance(given, float) and not given.is_integer():
+        raise BadRequest(f"{name}: expected a whole number, got {given}")
+    return int(given)
+
+
 def _either(name: str, text: str | None, packed: str | None) -> bytes | None:
     if text is not None and packed is not None:
         raise BadRequest(f"expected one of {name} and {name}_base64, got both")
@@ -222,19 +229,36 @@ def _either(name: str, text: str | None, packed: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _headers(given: Sequence[tuple[str, str | None] | Header]) -> Headers:
+def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers:
     found: Headers = []
     for one in given:
         if isinstance(one, Header):
             name, value = one.name, _either("value", one.value, one.value_base64)
         else:
-            name, value = one[0], None if one[1] is None else one[1].encode()
+            name, value = one[0] or "", None if one[1] is None else one[1].encode()
         if not name:
             raise BadRequest("headers: expected names that are not empty")
         # Ours and S1's are written anew; an old one would lie.
         if not name.startswith(names.PREFIXES):
             found.append((name, value))
     return found
+
+
+POSITIONS = r"^[0-9]{1,9}/[0-9]{1,19}(,[0-9]{1,9}/[0-9]{1,19})*$"
+"""Pairs of partition and position, that is what to read next."""
+
+
+def from_positions(cursor: str) -> dict[int, int]:
+    """Positions by partition. Raises Problem 400."""
+    if not re.match(POSITIONS, cursor):
+        raise Problem(400, f"cursor: expected one from an earlier call, got {cursor[:80]!r}")
+    pairs = (place.split("/") for place in cursor.split(","))
+    return {int(partition): min(int(position), 2**63 - 1) for partition, position in pairs}
+
+
+def to_positions(positions: dict[int, int]) -> str:
+    """Positions by partition, as text."""
+    return ",".join(f"{partition}/{position}" for partition, position in positions.items())
 
 
 # --- out ----------------------------------------------------------------------------------------

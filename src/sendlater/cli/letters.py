@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from cyclopts import App
@@ -44,14 +45,9 @@ def tail(
         from_start: From the first record kept, not from now.
         count: End after so many.
     """
-    from sendlater.client.reading import coming_records
-
     left = count
     with open_scheduler(connection) as scheduler:
-        records = coming_records(
-            scheduler.broker, topic, stop=threading.Event(), from_start=from_start
-        )
-        for some in records:
+        for some in _coming(scheduler, topic, from_start=from_start):
             for record in some:
                 if left == 0:
                     return OK
@@ -100,6 +96,7 @@ def redrive(
 
     done, missing = 0, set(places)
     with open_scheduler(connection) as scheduler:
+        events = {}
         for record in _last(scheduler, topic, limit):
             place = f"{record.partition}/{record.position}"
             if not all and place not in missing:
@@ -108,11 +105,15 @@ def redrive(
             again = alive_again(record)
             if again is None:
                 err.print(f"{place}: no event: it has no header event-type", highlight=False)
-                continue
-            scheduler.broker.send(again)
-            out.print(f"{place}\t{again.topic}", highlight=False, markup=False)
-            done += 1
-        scheduler.broker.flush()
+            else:
+                events[place] = again
+        skipped = _send_again(scheduler, topic, events)
+        for place, event in events.items():
+            if place in skipped:
+                err.print(f"{place}: {skipped[place]}", highlight=False)
+            else:
+                out.print(f"{place}\t{event.topic}", highlight=False, markup=False)
+                done += 1
     for place in sorted(missing):
         err.print(f"{place}: not among the last {limit} of {topic}", highlight=False)
     if missing:
@@ -133,16 +134,40 @@ def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connecti
         "detail": "sendlater-rejected-detail",
     }
     with open_scheduler(connection) as scheduler:
-        records = _last(scheduler, scheduler.settings.rejected_topic, limit)
-        return _show(records, columns, json_)
+        return _show(_last(scheduler, None, limit), columns, json_)
 
 
-def _last(scheduler: Any, topic: str, limit: int) -> list[Any]:
+def _last(scheduler: Any, topic: str | None, limit: int) -> list[Any]:
+    """The last records of a topic; without one, of the rejected topic."""
     from sendlater.client.reading import last_records
 
     if limit < 1:
         raise BadRequest(f"limit: expected 1 or more, got {limit}")
-    return last_records(scheduler.broker, topic, count_max=limit)
+    if scheduler.remote is not None:
+        found: list[Any] = scheduler.remote.last_records(topic, count_max=limit)
+        return found
+    name = scheduler.settings.rejected_topic if topic is None else topic
+    return last_records(scheduler.broker, name, count_max=limit)
+
+
+def _coming(scheduler: Any, topic: str, *, from_start: bool) -> Iterator[list[Any]]:
+    from sendlater.client.reading import coming_records
+
+    if scheduler.remote is not None:
+        coming: Iterator[list[Any]] = scheduler.remote.coming_records(topic, from_start=from_start)
+        return coming
+    return coming_records(scheduler.broker, topic, stop=threading.Event(), from_start=from_start)
+
+
+def _send_again(scheduler: Any, topic: str, events: dict[str, Any]) -> dict[str, str]:
+    """Send events to their handlers; those that could not be, and why."""
+    if scheduler.remote is not None:
+        skipped: dict[str, str] = scheduler.remote.redrive(topic, list(events))
+        return skipped
+    for event in events.values():
+        scheduler.broker.send(event)
+    scheduler.broker.flush()
+    return {}
 
 
 def _show(records: list[Any], columns: dict[str, str], json_: bool) -> int:

@@ -2,15 +2,19 @@
 
 import base64
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx2
 
 from sendlater.client.plan import Done, Query, chunks, id_text, to_datetime, to_id
 from sendlater.errors import BadRequest, BadSettings, Unavailable
+from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
+
+if TYPE_CHECKING:
+    from sendlater.client.brokers import Arrived
 
 TIMEOUT_S = 30.0
 """Longest wait for an answer."""
@@ -20,6 +24,9 @@ MANY_COUNT = 500
 TRY_AGAIN = (408, 425, 429)
 """Refusals that are no fault of the request; so is everything from 500."""
 PATH = "/v1/schedules"
+RECORDS = "/v1/records"
+FOLLOW_WAIT_S = 5
+"""How long one request waits for the next record of a topic."""
 
 
 class HttpTransport:
@@ -101,6 +108,29 @@ class HttpTransport:
     def stats(self) -> dict[str, Any]:
         """The server's numbers, as GET /v1/stats gives them."""
         return self._call("GET", "/v1/stats")
+
+    def last_records(self, topic: str | None, *, count_max: int) -> list["Arrived"]:
+        """The last records of a topic by time, oldest first; without one, of the rejected topic."""
+        asked = {"limit": count_max} | ({} if topic is None else {"topic": topic})
+        found = self._call("GET", RECORDS, params=asked)["items"]
+        return [_to_arrived(told) for told in reversed(found)]
+
+    def coming_records(self, topic: str, *, from_start: bool) -> Iterator[list["Arrived"]]:
+        """Records from now on, or from the start of what is kept, without end; empty lists too."""
+        asked: dict[str, Any] = {"topic": topic, "wait": FOLLOW_WAIT_S, "from_start": from_start}
+        while True:
+            told = self._call("GET", f"{RECORDS}:follow", params=asked)
+            yield [_to_arrived(one) for one in told["items"]]
+            asked["cursor"] = told["cursor"]
+
+    def redrive(self, topic: str, places: Sequence[str]) -> dict[str, str]:
+        """Have records of a topic scheduled anew; places that could not be, and why."""
+        skipped: dict[str, str] = {}
+        for first in range(0, len(places), BULK_IDS_MAX):
+            asked = {"topic": topic, "places": places[first : first + BULK_IDS_MAX]}
+            answer = self._call("POST", f"{RECORDS}:redrive", json=asked)
+            skipped |= {one["place"]: one["detail"] for one in answer["skipped"]}
+        return skipped
 
     def flush(self) -> None:
         """See Transport. Every call has waited already."""
@@ -187,6 +217,27 @@ def _from_json(told: dict[str, Any]) -> Schedule:
             partition=told.get("partition"),
         ),
         state=State(told.get("state", State.PENDING)),
+    )
+
+
+def _to_arrived(told: dict[str, Any]) -> "Arrived":
+    """A record; where payloads are not shown, with the headers that are told all the same."""
+    # Not above: who only sends needs nothing of brokers.
+    from sendlater.client.brokers import Arrived
+    from sendlater.client.reading import TOLD
+
+    partition, _, position = told["place"].partition("/")
+    headers = _headers(told.get("headers") or [])
+    if "headers" not in told:
+        headers = [(n, str(told[f]).encode()) for f, n in TOLD.items() if f in told]
+    return Arrived(
+        told["topic"],
+        int(partition),
+        int(position),
+        told["at_ms"],
+        _bytes(told, "key"),
+        _bytes(told, "value"),
+        headers,
     )
 
 

@@ -1,10 +1,25 @@
 """Reading topics for people: the last records, and those that come."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 
 from sendlater.client.brokers import Arrived, Broker
+from sendlater.client.handling import EVENT_ERROR, EVENT_ID, EVENT_TYPE
+from sendlater.dialects import names
 
+TOLD = {
+    "reason": names.REJECTED,
+    "detail": names.REJECTED_DETAIL,
+    "origin": names.ORIGIN,
+    "target": names.REJECTED_TARGET,
+    "id": names.ID,
+    "due_ms": names.DUE,
+    "event_type": EVENT_TYPE,
+    "event_id": EVENT_ID,
+    "event_error": EVENT_ERROR,
+}
+"""What REST tells of a record by name, even to those who are not shown payloads; its headers."""
 QUIET_READS_MAX = 20
 """Empty reads, of 0.1 s each, after which a topic is taken to have nothing more: its last offsets
 may belong to records that are compacted away, or to marks of transactions."""
@@ -31,6 +46,21 @@ def last_records(broker: Broker, topic: str, *, count_max: int) -> list[Arrived]
         if not missing or quiet >= QUIET_READS_MAX:
             break
     return _latest(found, count_max)
+
+
+def records_behind(
+    broker: Broker, topic: str, *, starts: Mapping[int, int], count_max: int, wait_s: float
+) -> tuple[list[Arrived], dict[int, int]]:
+    """Up to `count_max` records from positions on, as soon as there are any, and the positions
+    behind them. Raises BrokerUnavailable."""
+    deadline = time.monotonic() + wait_s
+    following = dict(starts)
+    for some in broker.follow(topic, stop=threading.Event(), starts=starts):
+        found = some[:count_max]
+        following |= {record.partition: record.position + 1 for record in found}
+        if found or time.monotonic() >= deadline:
+            return found, following
+    return [], following
 
 
 def coming_records(

@@ -1,0 +1,202 @@
+"""REST on a real Redis: who may what, and how it is served."""
+
+import json
+import os
+import re
+import ssl
+import subprocess
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+from rest_calls import refused, send, settings_for
+from servers import COMMAND, tool, wait_until
+from starlette.testclient import TestClient
+
+from sendlater.api.access import new_token
+from sendlater.api.app import make_app
+from sendlater.api.serving import HttpProcess
+from sendlater.client.brokers import open_topics
+from sendlater.config import Settings
+from sendlater.errors import BadSettings
+from sendlater.model import Record
+
+# --- who may what ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(redis_url, space, tmp_path):
+    """A client without a token, and a token for each role."""
+    tokens, lines = {}, ["# who may what"]
+    for role in ("read", "write", "admin"):
+        tokens[role], line = new_token(f"{role}er", role)
+        lines.append(line)
+    file = tmp_path / "tokens"
+    file.write_text("\n".join(lines))
+    settings = settings_for(redis_url, space, http_tokens=file, http_payload_role="write")
+    with TestClient(make_app(settings, redis_url=redis_url), base_url="http://127.0.0.1") as client:
+        yield client, tokens, file
+
+
+def test_each_role_may_what_those_before_it_may(guarded):
+    client, tokens, _ = guarded
+    asked = [
+        ("read", "GET", "/v1/schedules"),
+        ("read", "GET", "/v1/stats"),
+        ("read", "GET", "/metrics"),
+        ("write", "POST", "/v1/schedules"),
+        ("write", "DELETE", "/v1/schedules/a"),
+        ("write", "PATCH", "/v1/schedules/a"),
+        ("admin", "POST", "/v1/schedules:cancel"),
+        ("admin", "POST", "/v1/audit/x:undo"),
+        ("admin", "POST", "/v1/records:redrive"),
+    ]
+    order = ["read", "write", "admin"]
+    for needed, method, path in asked:
+        refused(client.request(method, path), 401, "expected a known token")
+        for role in order:
+            headers = {"Authorization": f"Bearer {tokens[role]}"}
+            status = client.request(method, path, headers=headers, content=b"{}").status_code
+            allowed = order.index(role) >= order.index(needed)
+            assert (status == 403) != allowed, (role, method, path, status)
+            assert status != 401
+    assert client.get("/healthz").status_code == 200
+    wrong = {"Authorization": "Bearer wrong"}
+    refused(client.get("/v1/stats", headers=wrong), 401, "known token")
+
+
+def test_a_token_is_let_in_and_shut_out_by_its_line_alone(guarded):
+    client, tokens, file = guarded
+    headers = {"Authorization": f"Bearer {tokens['read']}"}
+    assert client.get("/v1/stats", headers=headers).status_code == 200
+    assert tokens["read"] not in file.read_text()
+    file.write_text("")
+    refused(client.get("/v1/stats", headers=headers), 401, "known token")
+
+
+def test_payloads_are_shown_from_a_role_on(guarded):
+    client, tokens, _ = guarded
+    writer = {"Authorization": f"Bearer {tokens['write']}"}
+    reader = {"Authorization": f"Bearer {tokens['read']}"}
+    body = {"topic": "t", "value": "secret", "key": "k", "id": "a", "delay": "1h"}
+    assert client.post("/v1/schedules", json=body, headers=writer).status_code == 201
+    assert client.get("/v1/schedules/a", headers=writer).json()["value"] == "secret"
+    for path in ("/v1/schedules/a", "/v1/schedules"):
+        assert "secret" not in client.get(path, headers=reader).text
+    refused(client.get("/v1/records?search=s", headers=reader), 403, "shown payloads")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+    ],
+)
+def test_a_page_of_another_site_can_do_nothing(api, headers):
+    """Nobody asks for a token here: what a browser says of where it comes from must do."""
+    send(api, id="a", delay="1h")
+    refused(api.delete("/v1/schedules/a", headers=headers), 403, "expected")
+    assert api.get("/v1/schedules/a").status_code == 200
+    assert api.delete("/v1/schedules/a", headers={"Sec-Fetch-Site": "same-origin"}).json()
+
+
+def test_an_open_door_without_tokens_is_refused(redis_url, space):
+    settings = Settings(redis=redis_url, space=space, http_addr="0.0.0.0:0")
+    with pytest.raises(BadSettings, match="reached from other machines: expected http_tokens"):
+        make_app(settings, redis_url=redis_url)
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere(api):
+    page = api.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "https://" not in page.text.replace("https://datatracker", "")
+    for path in api.get("/openapi.json").json()["paths"]:
+        assert path in page.text
+
+
+def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
+    token, line = new_token("me", "admin")
+    (tmp_path / "tokens").write_text(line)
+    (tmp_path / "token").write_text(token)
+    settings = settings_for(redis_url, space, http_tokens=tmp_path / "tokens")
+    process = HttpProcess(settings, redis_url=redis_url)
+
+    def run(*words, plain=False):
+        away = ["--url", process.url, "--token-file", str(tmp_path / "token")]
+        away += [] if plain else ["--json"]
+        environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
+        done = subprocess.run(
+            [COMMAND, *words, *away], env=environment, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(x) for x in done.stdout.splitlines() if x.startswith(b"{")]
+
+    try:
+        run("send", "orders", "v", "--delay", "1h", "--id", "a", "--key", "k")
+        assert [one["id"] for one in run("list")] == ["a"]
+        assert run("get", "a")[0]["key"] == "k"
+        assert run("stats")[0]["pending"] == 1
+        assert run("cancel", "a") == [{"a": "cancelled"}]
+        event = [("event-type", b"remind"), ("event-error", b"no")]
+        with open_topics(redis_url, settings) as topics:
+            topics.create("rejected", 1)
+            topics.produce(Record(topic="dead-letters", value=b"e", headers=event))
+            topics.produce(
+                Record(topic="rejected", value=b"v", headers=[("sendlater-rejected", b"no-time")])
+            )
+        (dead,) = run("dead", "list")
+        assert (dead["value"], dead["headers"][0]) == ("e", ["event-type", "remind"])
+        (followed,) = run("tail", "dead-letters", "--from-start", "--count", "1", plain=True)
+        assert followed == dead
+        run("dead", "redrive", dead["place"], plain=True)
+        assert run("list")[0]["topic"] == "remind"
+        assert run("rejected", "list")[0]["headers"] == [["sendlater-rejected", "no-time"]]
+    finally:
+        process.close()
+
+
+def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):
+    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+    commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL).group(1)
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    try:
+        done = subprocess.run(
+            [tool("bash"), "-e", "-c", commands.replace("localhost:8080", process.url)],
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        process.close()
+    said = done.stdout.decode()
+    assert [said.count(f'"answer":"{word}"') for word in ("moved", "cancelled")] == [2, 1], said
+
+
+def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([tool("openssl"), *request.split(), *names], check=True, capture_output=True)
+    settings = settings_for(redis_url, space, http_cert=cert, http_key=key)
+    process = HttpProcess(settings, redis_url=redis_url)
+    try:
+        assert process.url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        assert httpx2.get(f"{process.url}/healthz", verify=trusting).text == "ok\n"
+    finally:
+        process.close()
+
+
+def test_it_ends_with_its_parent_however_that_ends(redis_url, space):
+    """The parent holds the other end of its input; nothing else keeps it alive."""
+    process = HttpProcess(settings_for(redis_url, space), redis_url=redis_url)
+    child = psutil.Process(process._process.pid)
+    process._process.stdin.close()
+    wait_until(lambda: process._process.poll() is not None, "the child has ended")
+    assert not child.is_running()

@@ -1,6 +1,9 @@
 """Installations that a client can talk to, each started once for all files that use it."""
 
+import threading
+import time
 import uuid
+from contextlib import suppress
 
 import pytest
 from ledger import create_topics
@@ -8,10 +11,13 @@ from rest_calls import settings_for
 from servers import ServiceProcess
 from starlette.testclient import TestClient
 
+from sendlater import Record, Topics
 from sendlater.api.app import make_app
 from sendlater.api.serving import HttpProcess
 from sendlater.config import load
-from sendlater.pending import Pending
+from sendlater.errors import Unavailable
+from sendlater.pending import Batch, Pending
+from sendlater.pending.packing import unpack
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +81,43 @@ def api(redis_url, space):
 def pending(redis_url, space):
     """The store of the test's space."""
     return Pending.open(redis_url, space=space, shards=2)
+
+
+@pytest.fixture
+def deliverer(redis_url, space):
+    """Claims what is due and writes it to its topic, as the lanes of a service do."""
+    pending = Pending.open(redis_url, space=space, shards=2)
+    pending.require_layout()
+    owner = pending.fence()
+    run = pending.open_lane(0, owner=owner)
+    stop = threading.Event()
+
+    def deliver(topics, now_ms):
+        batch = Batch(0, run, now_ms)
+        for shard in pending.shards:
+            got = shard.claim(batch, owner=owner, now_ms=now_ms, count_max=1_000)
+            for schedule_id, packed in zip(got.ids, got.packed, strict=True):
+                schedule = unpack(schedule_id, packed)
+                headers = [
+                    *schedule.record.headers,
+                    ("sendlater-id", schedule_id),
+                    ("sendlater-due", b"%d" % schedule.due_ms),
+                ]
+                record = schedule.record
+                topics.produce(Record(topic=record.topic, value=record.value, headers=headers))
+        pending.settle(batch)
+
+    def work():
+        with Topics(redis_url, space=space) as topics:
+            while not stop.wait(0.002):
+                try:
+                    deliver(topics, time.time_ns() // 1_000_000)
+                except Unavailable:  # a busy machine: what was claimed is claimed again
+                    with suppress(Unavailable):
+                        pending.release_all(owner=owner)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()

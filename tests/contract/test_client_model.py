@@ -75,7 +75,7 @@ class Player(threading.Thread):
 
 
 @pytest.mark.parametrize("kind", ["redis", "http", "kafka"])
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3_600 if "MODEL_CALLS" in os.environ else 600)
 def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
     where, arguments, topic = request.getfixturevalue(f"{kind}_installation")
     calls = int(os.environ.get("MODEL_CALLS", CALLS[kind]))

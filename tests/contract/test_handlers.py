@@ -5,8 +5,6 @@ Somebody must deliver what is re-scheduled: here a few lines do, in place of the
 
 import asyncio
 import threading
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -15,52 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel
 from servers import until
 
-from sendlater import Backoff, Context, Handlers, Record, Topics
-from sendlater.errors import BadRequest, StoreUnavailable, Unavailable
-from sendlater.pending import Batch, Pending
-from sendlater.pending.packing import unpack
+from sendlater import Backoff, Context, Handlers, Topics
+from sendlater.errors import BadRequest, StoreUnavailable
 
 SOON = Backoff(min_s=0.01, max_s=0.02, retries=3)
-
-
-@pytest.fixture
-def deliverer(redis_url, space):
-    """Claims what is due and writes it to its topic, as the lanes of a service do."""
-    pending = Pending.open(redis_url, space=space, shards=2)
-    pending.require_layout()
-    owner = pending.fence()
-    run = pending.open_lane(0, owner=owner)
-    stop = threading.Event()
-
-    def deliver(topics, now_ms):
-        batch = Batch(0, run, now_ms)
-        for shard in pending.shards:
-            got = shard.claim(batch, owner=owner, now_ms=now_ms, count_max=1_000)
-            for schedule_id, packed in zip(got.ids, got.packed, strict=True):
-                schedule = unpack(schedule_id, packed)
-                headers = [
-                    *schedule.record.headers,
-                    ("sendlater-id", schedule_id),
-                    ("sendlater-due", b"%d" % schedule.due_ms),
-                ]
-                record = schedule.record
-                topics.produce(Record(topic=record.topic, value=record.value, headers=headers))
-        pending.settle(batch)
-
-    def work():
-        with Topics(redis_url, space=space) as topics:
-            while not stop.wait(0.002):
-                try:
-                    deliver(topics, time.time_ns() // 1_000_000)
-                except Unavailable:  # a busy machine: what was claimed is claimed again
-                    with suppress(Unavailable):
-                        pending.release_all(owner=owner)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Handlers on Kafka: workers are killed, and every event succeeds or is dead with its reason."""
+"""Handlers in several processes: some are killed, and every event succeeds or is dead with its
+reason, on Kafka and on Redis alone."""
 
 import json
 import os
@@ -9,21 +10,44 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from handler_worker import PARALLELISM, RETRIES
+from handler_worker import HOPELESS_EVERY, PARALLELISM, RETRIES, TIMEOUT_S
 from ledger import Reader, create_topics
 from servers import wait_until
 
-from sendlater import Scheduler
+from sendlater import Scheduler, Topics
 from sendlater.client.inlets import AHEAD_COUNT_MAX, KafkaInlet
 
 EVENTS = int(os.environ.get("HANDLER_EVENTS", "800"))
-"""20,000 in the benchmark: HANDLER_EVENTS=20000."""
+"""HANDLER_EVENTS says another number, such as 20000."""
+WAIT_S = 120 + EVENTS / 20
+"""A busy machine handles more than twenty a second."""
 
 
 @pytest.fixture
-def type_(kafka, topic_name):
-    create_topics(kafka, topic_name("work"), topic_name("dead"), partitions=6)
-    return topic_name("work")
+def on_kafka(kafka, kafka_installation, topic_name):
+    """Where workers connect to, their type, the dead-letter topic, and what is on that."""
+    work, dead = topic_name("work"), topic_name("dead")
+    create_topics(kafka, work, dead, partitions=6)
+    where, arguments, _ = kafka_installation
+    with Reader(kafka, dead) as reader:
+        yield where, arguments, work, dead, lambda: [m.headers() for m in list(reader.messages)]
+
+
+@pytest.fixture
+def on_redis(redis_url, space, deliverer):
+    """The same without Kafka and without a service."""
+    with Topics(redis_url, space=space) as topics:
+        count = topics.create("dead")
+        topics.create("work")
+
+        def letters():
+            return [
+                record.headers
+                for p in range(count)
+                for record in topics.read("dead", p, after_position=0, count_max=EVENTS)
+            ]
+
+        yield (redis_url,), {"space": space}, "work", "dead", letters
 
 
 def poll(inlet, count):
@@ -56,12 +80,10 @@ def test_commits_wait_for_the_oldest_that_is_not_done(kafka, topic_name):
     second.close()
 
 
-@pytest.mark.timeout(600)
-def test_workers_are_killed_and_nothing_is_lost(
-    kafka, kafka_installation, type_, tmp_path, record_property
-):
-    where, arguments, _ = kafka_installation
-    dead = type_.replace("work", "dead")
+@pytest.mark.timeout(3_600 if "HANDLER_EVENTS" in os.environ else 600)
+@pytest.mark.parametrize("kind", ["kafka", "redis"])
+def test_workers_are_killed_and_nothing_is_lost(request, kind, tmp_path, record_property):
+    where, arguments, type_, dead, letters = request.getfixturevalue(f"on_{kind}")
     told = {
         "where": where,
         "arguments": arguments,
@@ -92,19 +114,18 @@ def test_workers_are_killed_and_nothing_is_lost(
                 }
                 for n in range(EVENTS)
             )
-        with Reader(kafka, dead) as reader:
-            for number in range(2):
-                share = (number + 1) * EVENTS // 4
-                wait_until(lambda s=share: len(succeeded()) > s, "some are done", timeout_s=120)
-                workers[number].kill()
-                workers[number].wait()
+        for number in range(2):
+            share = (number + 1) * EVENTS // 4
+            wait_until(lambda s=share: len(succeeded()) > s, "some are done", timeout_s=WAIT_S)
+            workers[number].kill()
+            workers[number].wait()
 
-            def ended():
-                done = {line.split()[0] for line in succeeded()}
-                return done | {dict(m.headers())["event-id"].decode() for m in reader.messages}
+        def ended():
+            done = {line.split()[0] for line in succeeded()}
+            return done | {dict(headers)["event-id"].decode() for headers in letters()}
 
-            wait_until(lambda: len(ended()) == EVENTS, "every event has ended", timeout_s=180)
-            letters = [dict(m.headers()) for m in reader.messages]
+        wait_until(lambda: len(ended()) == EVENTS, "every event has ended", timeout_s=WAIT_S)
+        found = [dict(headers) for headers in letters()]
     finally:
         for worker in workers:
             worker.kill()
@@ -112,12 +133,14 @@ def test_workers_are_killed_and_nothing_is_lost(
 
     assert "above the limit" not in succeeded()
     assert all(line.split()[0] == line.split()[1] for line in succeeded())
-    assert letters, "with one in four failing some give up"
-    for letter in letters:
-        assert letter["event-error"] == f"ValueError: attempt {RETRIES + 1}".encode()
+    dead_ids = {int(letter["event-id"]) for letter in found}
+    assert dead_ids >= set(range(0, EVENTS, HOPELESS_EVERY)), "what fails always is dead"
+    # A time-out is a reason too, on a very busy machine.
+    reasons = {f"ValueError: attempt {RETRIES + 1}".encode(), b"no end within %d s" % TIMEOUT_S}
+    assert {letter["event-error"] for letter in found} <= reasons
     times = Counter(line.split()[0] for line in succeeded())
-    times.update(letter["event-id"].decode() for letter in letters)
+    times.update(letter["event-id"].decode() for letter in found)
     again = [i for i, count in times.items() if count > 1]
     # Only what a killed worker had begun or had not told Kafka of may come twice.
     assert len(again) <= 2 * (AHEAD_COUNT_MAX + 2 * PARALLELISM)
-    record_property("dead, and handled twice", (len(letters), len(again)))
+    record_property("dead, and handled twice", (len(found), len(again)))

@@ -1,11 +1,18 @@
-"""The Python examples of the client's pages run as they stand, on Redis alone and on Kafka."""
+"""The examples of the pages run as they stand, on Redis alone and on Kafka; those for Spark and
+for the README have their places in tests/story."""
 
+import json
 import re
+import shlex
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+import redis
 from ledger import Reader, create_topics
 from servers import wait_until
+
+from sendlater import Topics, open_producer
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +55,59 @@ def test_the_topics_page_on_redis(number, redis_url, capsys):
     assert len(code) == 2
     run(code[number], redis_url)
     assert capsys.readouterr().out == ("", "b'k1' b'hello' [('a', b'1')]\n")[number]
+
+
+def test_what_redis_cli_is_told_to_do(redis_url, space):
+    page = (ROOT / "docs" / "topics-on-redis.md").read_text()
+    lines = re.findall(r"^redis-cli (.*)$", page, re.M)
+    assert len(lines) == 9
+    with redis.Redis.from_url(redis_url) as client:
+        told = [
+            client.execute_command(
+                # Not behind the end: nobody writes there meanwhile.
+                *(w.replace("sendlater:", f"{space}:").replace("$", "0") for w in shlex.split(line))
+            )
+            for line in lines
+        ]
+    assert told[0] == 1
+    assert json.loads(told[-1][b"orders"]) == {"partitions": 4}
+    with Topics(redis_url, space=space) as topics:
+        plain, full = topics.read("orders", 0, after_position=0, count_max=9)
+    assert (plain.key, plain.value, plain.headers) == (None, b"hello", [])
+    assert (full.key, full.headers) == (
+        b"k1",
+        [("source", b"shell"), ("source", b"twice"), ("empty", None)],
+    )
+
+
+def test_the_instant_and_the_cancellation_of_the_how_to(redis_url, space):
+    _, instant, cancellation = examples("howto.md")
+    said = {}
+    exec(compile(instant, "example", "exec"), said)
+    shell = re.search(r"--at (\S+)", (ROOT / "docs" / "howto.md").read_text())[1]
+    assert said["headers"]["sendlater-at"] == shell
+    assert said["at"] == datetime.fromisoformat(shell)
+    producer = open_producer({"bootstrap.servers": redis_url, "sendlater.space": space})
+    exec(compile(cancellation, "example", "exec"), {"producer": producer})
+    producer.close()
+    with Topics(redis_url, space=space) as topics:
+        written = [
+            record
+            for number in range(4)
+            for record in topics.read("schedules", number, after_position=0, count_max=9)
+        ]
+    assert [(record.key, record.value) for record in written] == [(b"invoice-17", None)]
+
+
+def test_the_client_of_the_buckets_page(kafka, redis_url, topic_name, monkeypatch):
+    inbox = topic_name("in")
+    create_topics(kafka, inbox)
+    monkeypatch.setenv("SENDLATER_INBOXES", json.dumps([{"topic": inbox}]))
+    (code,) = examples("buckets.md")
+    with Reader(kafka, inbox) as reader:
+        run(code, redis_url, **{"localhost:9092": kafka})
+        (sent,) = wait_until(lambda: reader.messages, "it is on the inbox")
+    assert (sent.value(), dict(sent.headers())["scheduler-target-key"]) == (b"hello", b"k1")
 
 
 def test_the_producer_of_the_client_page(kafka, redis_url, topic_name):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,3 +177,27 @@ def test_an_idle_query_costs_next_to_nothing(spark, topics, options, tmp_path):
     )
     query.stop()
     assert calls() - before <= 15
+
+
+def test_the_example_of_the_page_copies_topics(
+    spark: SparkSession, topics: Topics, redis_url: str, space: str, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topics-on-redis.md").read_text()
+    (code,) = (c for c in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "spark" in c)
+    for stands, here in {
+        "redis://127.0.0.1:6379/0": redis_url,
+        '"space", "sendlater"': f'"space", "{space}"',
+        "checkpoints/copy": str(tmp_path),
+    }.items():
+        assert stands in code
+        code = code.replace(stands, here)
+    for topic in ("orders", "payments"):
+        topics.produce(Record(topic=topic, value=topic.encode()))
+    exec(compile(code, "example", "exec"), {"spark": spark})
+    wait_until(
+        lambda: sorted(values_of(topics, "copy")) == [b"orders", b"payments"],
+        "both are copied",
+        timeout_s=90,
+    )
+    for query in spark.streams.active:
+        query.stop()

@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -272,6 +273,18 @@ def test_code_in_the_documentation_can_be_read(language: str) -> None:
                 read(block)
             except (SyntaxError, ValueError) as error:
                 raise AssertionError(f"{page.name}: {error}\n{block}") from error
+
+
+def test_commands_in_the_documentation_are_understood() -> None:
+    found = 0
+    for page in PAGES:
+        for block in text(page).split("\n```")[1::2]:
+            for line in block.replace("\\\n", " ").splitlines():
+                if re.match(r"(\S*/)?sendlater [a-z]", line):
+                    words = shlex.split(line, comments=True)
+                    app.parse_args(words[1:], print_error=False, exit_on_error=False)
+                    found += 1
+    assert found > 10
 
 
 def test_settings_in_the_documentation_are_accepted(monkeypatch, tmp_path) -> None:

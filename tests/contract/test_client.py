@@ -9,6 +9,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from servers import until
 
 from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler, State
 from sendlater.errors import BadRequest, BadSettings, BadTime, SendlaterError, Unavailable
@@ -198,6 +199,16 @@ def test_the_asyncio_client_does_the_same(installation, name):
                 )
             )
             assert [h.id for h in handles] == [f"{name}{n}" for n in range(20)]
+            told = []
+            await scheduler.send_later(
+                topic,
+                "1",
+                delay=LATER_S,
+                id=f"{name}0",
+                wait=False,
+                on_sent=lambda error, sent: told.append((error, sent.id)),
+            )
+            await until(lambda: told == [(None, f"{name}0")], "it was told of")
             assert (await scheduler.get(f"{name}3")).value == b"1"
             assert await handles[3].cancel() is Cancelled.CANCELLED
             assert await handles[4].reschedule(delay=2 * LATER_S) is Moved.MOVED

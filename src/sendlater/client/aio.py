@@ -45,6 +45,10 @@ class AsyncScheduled(Scheduled):
         return await self._owner.deliver_now(self.id)
 
 
+OnAsyncSent = Callable[[Exception | None, AsyncScheduled], None]
+"""Called once the schedule was taken (None) or refused."""
+
+
 class AsyncScheduler:
     """The same as Scheduler, its methods being coroutines; they block no event loop."""
 
@@ -58,11 +62,31 @@ class AsyncScheduler:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(function, *arguments, **named))
 
-    async def send_later(self, topic: str, value: bytes | str, **arguments: Any) -> AsyncScheduled:
-        """See Scheduler.send_later; the same arguments, except that it is always waited for."""
+    async def send_later(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        wait: bool = True,
+        on_sent: "OnAsyncSent | None" = None,
+        **arguments: Any,
+    ) -> AsyncScheduled:
+        """See Scheduler.send_later; `on_sent` is a function that is called in the loop."""
         schedule = plan_send(topic, value, now_ms=now_ms(), **arguments)
-        await self.submit(schedule)
-        return AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+        scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+        if wait:
+            await self.submit(schedule)
+            if on_sent is not None:
+                on_sent(None, scheduled)
+            return scheduled
+        loop = asyncio.get_running_loop()
+
+        def told(error: Exception | None) -> None:
+            assert on_sent is not None, "asked for below only then"
+            loop.call_soon_threadsafe(on_sent, error, scheduled)
+
+        await self._call(self.sync.send_aside, schedule, told if on_sent is not None else None)
+        return scheduled
 
     async def submit(self, schedule: Schedule) -> None:
         """Hand a schedule over as it is, and wait until it was taken."""

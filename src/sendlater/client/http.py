@@ -16,8 +16,8 @@ from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
 if TYPE_CHECKING:
     from sendlater.client.brokers import Arrived
 
-TIMEOUT_S = 30.0
-"""Longest wait for an answer."""
+TIMEOUT_S = 45.0
+"""Longest wait for an answer: longer than the server waits for intake."""
 CONNECTIONS_MAX = 32
 MANY_COUNT = 500
 """Schedules in one request of `send_many`."""

@@ -28,8 +28,8 @@ from sendlater.pending.packing import pack
 
 ACK_S = 30.0
 """Longest wait for the broker to take a record."""
-CATCH_UP_S = 20.0
-"""Longest wait for intake to read what was sent before a question: shorter than HTTP clients'."""
+CATCH_UP_S = 30.0
+"""Longest wait for intake to read what was sent before a question: a cold service takes long."""
 CATCH_UP_PAUSE_S = 0.01
 REPLACED_COUNT_MAX = 5
 """How often a schedule may be replaced between two looks before taking it back is given up."""

@@ -14,6 +14,7 @@ from sendlater.client.backoff import Backoff
 from sendlater.client.plan import (
     AnyHeaders,
     Delay,
+    Done,
     Message,
     Transport,
     due_ms,
@@ -123,9 +124,16 @@ class Scheduler:
                 on_sent(None, scheduled)
             return scheduled
 
+        told = None if on_sent is None else lambda error: on_sent(error, scheduled)
+        self.send_aside(schedule, told)
+        return scheduled
+
+    def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
+        """Hand over a schedule that nobody waits for: `on_sent` is told, or `flush` raises."""
+
         def done(error: Exception | None) -> None:
             if on_sent is not None:
-                on_sent(error, scheduled)
+                on_sent(error)
             elif error is not None:
                 with self._lock:
                     self._failed.append(error)
@@ -133,8 +141,7 @@ class Scheduler:
         if self._transport.ready():
             self._transport.send(schedule, done=done)
         else:
-            self._send_aside(schedule, done)
-        return scheduled
+            self._send_in_thread(schedule, done)
 
     def send_many(self, messages: Iterable[Message]) -> int:
         """Hand over many, as they come; returns how many, once the broker has them all.
@@ -263,7 +270,7 @@ class Scheduler:
         except TimeoutError as error:
             raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
 
-    def _send_aside(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
+    def _send_in_thread(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
         """Send in a thread of a few, so that the caller need not wait."""
 
         def work() -> None:

@@ -12,12 +12,25 @@ from ledger import Reader
 from servers import wait_until
 
 from sendlater import Cancelled, Moved, Scheduler
+from sendlater.errors import Unavailable
 
 THREADS = 8
 CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160}
 """In all; MODEL_CALLS says another number, such as 10000."""
+PATIENCE = 6
 IDS = 12
 """Ids of each thread: few, so that calls meet."""
+
+
+def patient(call, *arguments, **named):
+    """Ask again when intake is late, as a busy machine makes it: nothing was changed then."""
+    for _ in range(PATIENCE):
+        try:
+            return call(*arguments, **named)
+        except Unavailable as error:
+            if "intake has not read" not in str(error):
+                raise
+    raise AssertionError(f"intake has not read for {PATIENCE} times its limit")
 
 
 class Player(threading.Thread):
@@ -49,28 +62,28 @@ class Player(threading.Thread):
         act = self.random.choices(["send", "move", "cancel", "now", "get"], [40, 20, 20, 5, 15])[0]
         if act == "send":
             value = f"{name} {number}".encode()
-            self.scheduler.send_later(self.topic, value, at=at, id=name)
+            patient(self.scheduler.send_later, self.topic, value, at=at, id=name)
             self.pending[name] = (due_ms, value)
         elif act == "move":
-            answer = self.scheduler.reschedule(name, at=at)
+            answer = patient(self.scheduler.reschedule, name, at=at)
             assert answer is (Moved.MOVED if standing else Moved.UNKNOWN), (name, number)
             if standing:
                 self.pending[name] = (due_ms, standing[1])
         elif act == "cancel":
-            answer = self.scheduler.cancel(name)
+            answer = patient(self.scheduler.cancel, name)
             assert answer is (Cancelled.CANCELLED if standing else Cancelled.UNKNOWN), (
                 name,
                 number,
             )
             self.pending.pop(name, None)
         elif act == "now":
-            answer = self.scheduler.deliver_now(name)
+            answer = patient(self.scheduler.deliver_now, name)
             assert answer is (Moved.MOVED if standing else Moved.UNKNOWN), (name, number)
             if standing:
                 self.gone[name] = self.pending.pop(name)[1]
                 self.names[slot] = f"{name}+"
         else:
-            found = self.scheduler.get(name)
+            found = patient(self.scheduler.get, name)
             assert (found and (found.due_ms, found.value)) == standing, (name, number)
 
 
@@ -93,7 +106,7 @@ def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
         now_ms = time.time_ns() // 1_000_000
         found, cursor = {}, None
         while True:
-            page = scheduler.list(id_prefix=name, limit=1_000, cursor=cursor)
+            page = patient(scheduler.list, id_prefix=name, limit=1_000, cursor=cursor)
             found |= {s.id: (s.due_ms, s.value) for s in page.items}
             if (cursor := page.next_cursor) is None:
                 break

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema_rs
+import pytest
+
+from sendlater.api.schema import SCHEMAS, ref
 from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
 
@@ -16,6 +20,13 @@ HOOKS = {
     "SCHEMATHESIS_HOOKS": "schemathesis_ndjson",
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
 }
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_each_shape_has_an_example_that_fits_it(name):
+    shape = jsonschema_rs.validator_for(ref(name) | {"components": {"schemas": SCHEMAS}})
+    (example,) = SCHEMAS[name]["examples"]
+    assert [str(error) for error in shape.iter_errors(example)] == []
 
 
 def test_it_does_what_its_document_says(redis_url, space, tmp_path):

@@ -17,9 +17,10 @@ from starlette.testclient import TestClient
 from sendlater.api.access import new_token
 from sendlater.api.app import make_app
 from sendlater.api.serving import HttpProcess
+from sendlater.bench.rest import rest as load_rest
 from sendlater.client.brokers import open_topics
 from sendlater.config import Settings
-from sendlater.errors import BadSettings
+from sendlater.errors import BadSettings, Unavailable
 from sendlater.model import Record
 
 # --- who may what ---------------------------------------------------------------------------------
@@ -159,6 +160,17 @@ def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
         assert run("rejected", "list")[0]["headers"] == [["sendlater-rejected", "no-time"]]
     finally:
         process.close()
+
+
+def test_a_load_is_accounted_for_and_taken_back(http_installation):
+    (url,), _, _ = http_installation
+    told = load_rest(url, token=None, rate=200, seconds=1, warm_up_s=0.2, connections=4)
+    assert told["posted"] == told["taken_back"] >= 240
+    assert told["refused"] == {}
+    assert 0 < told["answer_ms"]["p50"] <= told["answer_ms"]["max"]
+    assert httpx2.get(f"{url}/v1/schedules?id_prefix=bench-").json()["items"] == []
+    with pytest.raises(Unavailable):
+        load_rest("http://127.0.0.1:1", token=None, rate=1, seconds=1, warm_up_s=0, connections=1)
 
 
 def test_the_commands_of_the_documentation_do_what_it_says(redis_url, space):

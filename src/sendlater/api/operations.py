@@ -171,7 +171,7 @@ def histogram(
 @router.get(
     "/v1/deliveries",
     tags=["looking back"],
-    **documented("The last deliveries, latest first.", answers={200: "Records"}),
+    **documented("The last deliveries, latest first.", answers={200: "Deliveries"}),
 )
 def deliveries(
     request: Request,

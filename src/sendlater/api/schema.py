@@ -95,12 +95,46 @@ _SELECTION: Json = {
     "topic": _or_null("string"),
     "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
 }
+_SCHEDULE: Json = {
+    "id": "order-7",
+    "topic": "orders",
+    "due_ms": 1796112000000,
+    "due_at": "2026-12-01T08:00:00.000Z",
+    "state": "pending",
+    "partition": None,
+    "value_bytes": 12,
+    "version": "0a1b2c3d4e5f6071",
+    "key": "7",
+    "value": '{"order": 7}',
+    "headers": [["tenant", "a"]],
+}
+_RECORD: Json = {
+    "place": "0/17",
+    "topic": "rejected",
+    "at_ms": 1796112000003,
+    "at": "2026-12-01T08:00:00.003Z",
+    "value_bytes": 12,
+    "reason": "no-time",
+    "detail": "expected sendlater-delay or another time, got none",
+    "origin": "schedules/1/4711",
+    "key": "7",
+    "value": '{"order": 7}',
+    "headers": [["sendlater-rejected", "no-time"]],
+}
 _ID_BASE64 = {**_BASE64, "description": "Where the id is no UTF-8."}
 
 SCHEMAS: dict[str, Json] = {
     "Problem": {
         "type": "object",
         "description": "RFC 9457.",
+        "examples": [
+            {
+                "type": "about:blank",
+                "title": "The request cannot be meant",
+                "status": 422,
+                "detail": "expected exactly one of due_at, due_ms and delay",
+            }
+        ],
         "required": ["type", "title", "status", "detail"],
         "properties": {
             "type": _TEXT,
@@ -131,19 +165,7 @@ SCHEMAS: dict[str, Json] = {
     "NewTime": _object(example={"delay": "2h"}, **_WHEN) | _one_of(*_WHEN),
     "Schedule": _object(
         ["id", "topic", "due_ms", "due_at", "state", "partition", "value_bytes"],
-        example={
-            "id": "order-7",
-            "topic": "orders",
-            "due_ms": 1796112000000,
-            "due_at": "2026-12-01T08:00:00.000Z",
-            "state": "pending",
-            "partition": None,
-            "value_bytes": 11,
-            "version": "0a1b2c3d4e5f6071",
-            "key": "7",
-            "value": '{"order": 7}',
-            "headers": [["tenant", "a"]],
-        },
+        example=_SCHEDULE,
         id=_TEXT,
         id_base64=_ID_BASE64,
         topic=_TEXT,
@@ -170,6 +192,7 @@ SCHEMAS: dict[str, Json] = {
     ),
     "Page": _object(
         ["items", "next_cursor"],
+        example={"items": [_SCHEDULE], "next_cursor": "MTc5NjExMjAwMDAwMDpvcmRlci03"},
         items={"type": "array", "items": ref("Schedule")},
         next_cursor=_or_null(
             "string", description="Ask again with it; null at the end. A page may be short."
@@ -220,6 +243,20 @@ SCHEMAS: dict[str, Json] = {
         "type": "object",
         "description": "Counts, rates of the last minutes, and why something is late.",
         "required": ["at_ms", "pending", "overdue", "late_ms", "due", "why"],
+        "examples": [
+            {
+                "at_ms": 1796112000000,
+                "pending": 120345,
+                "claimed": 12,
+                "overdue": 0,
+                "oldest_overdue_ms": 0,
+                "due": {"1m": 12000, "1h": 90000, "1d": 120000},
+                "late_ms": {"p50": 7, "p99": 34},
+                "delivered_per_s": 2000.0,
+                "drain_per_s": 80000,
+                "why": [],
+            }
+        ],
         "properties": {
             "at_ms": _MS,
             "pending": _COUNT,
@@ -235,6 +272,16 @@ SCHEMAS: dict[str, Json] = {
     },
     "Histogram": _object(
         ["edges_ms", "counts", "topics", "sampled", "overdue", "drain_per_s", "late_ms", "now_ms"],
+        example={
+            "now_ms": 1796112000000,
+            "edges_ms": [1796112000000, 1796115600000, 1796119200000],
+            "counts": [12000, 3],
+            "topics": {"orders": [11000, 3], "reminders": [1000, 0]},
+            "sampled": True,
+            "overdue": 0,
+            "drain_per_s": 80000,
+            "late_ms": [0, 0],
+        },
         now_ms=_MS,
         edges_ms={"type": "array", "items": _MS},
         counts={"type": "array", "items": _COUNT, "description": "Due in [edge, next edge)."},
@@ -250,6 +297,20 @@ SCHEMAS: dict[str, Json] = {
     ),
     "Audit": _object(
         ["items"],
+        example={
+            "items": [
+                {
+                    "id": "01KAJ6",
+                    "at_ms": 1796112000000,
+                    "who": "ann",
+                    "action": "cancel",
+                    "what": {"topic": "orders"},
+                    "count": 12000,
+                    "can_undo": True,
+                    "undo_until_ms": 1796198400000,
+                }
+            ]
+        },
         items={
             "type": "array",
             "items": _object(
@@ -265,17 +326,71 @@ SCHEMAS: dict[str, Json] = {
             ),
         },
     ),
+    "Deliveries": _object(
+        ["items"],
+        example={
+            "items": [
+                {
+                    "id": "order-7",
+                    "topic": "orders",
+                    "due_ms": 1796112000000,
+                    "at_ms": 1796112000004,
+                    "at": "2026-12-01T08:00:00.004Z",
+                    "late_ms": 4,
+                }
+            ]
+        },
+        items={
+            "type": "array",
+            "items": _object(
+                ["id", "topic", "due_ms", "at_ms", "at", "late_ms"],
+                id=_TEXT,
+                id_base64=_ID_BASE64,
+                topic=_TEXT,
+                due_ms=_MS,
+                at_ms=_MS,
+                at=_or_null("string"),
+                late_ms={"type": "integer"},
+            ),
+        },
+    ),
+    "Record": _object(
+        ["place", "topic", "at_ms", "at", "value_bytes"],
+        example=_RECORD,
+        place={**_TEXT, "description": "partition/position: names it for redriving."},
+        topic=_TEXT,
+        at_ms={"type": "integer"},
+        at=_or_null("string"),
+        value_bytes=_COUNT,
+        reason={**_TEXT, "description": "Of a rejected record."},
+        detail=_TEXT,
+        origin={**_TEXT, "description": "Where a rejected record stands."},
+        target={**_TEXT, "description": "Where it was meant to go."},
+        id=_TEXT,
+        due_ms=_TEXT,
+        event_type={**_TEXT, "description": "Of a dead event, as the two below."},
+        event_id=_TEXT,
+        event_error=_TEXT,
+        key=_or_null("string"),
+        key_base64=_BASE64,
+        value=_or_null("string"),
+        value_base64=_BASE64,
+        headers={"type": "array", "items": _HEADER},
+    ),
     "Records": _object(
         ["items"],
-        items={"type": "array", "items": {"type": "object"}},
+        example={"items": [_RECORD]},
+        items={"type": "array", "items": ref("Record")},
     ),
     "Following": _object(
         ["items", "cursor"],
-        items={"type": "array", "items": {"type": "object"}},
+        example={"items": [_RECORD], "cursor": "0/18,1/5"},
+        items={"type": "array", "items": ref("Record")},
         cursor={**_TEXT, "description": "Where the next call goes on."},
     ),
     "Redriven": _object(
         ["redriven", "skipped"],
+        example={"redriven": 1, "skipped": [{"place": "0/1", "detail": "no such record"}]},
         redriven=_COUNT,
         skipped={"type": "array", "items": _object(["place", "detail"], place=_TEXT, detail=_TEXT)},
     ),

@@ -16,19 +16,13 @@ from servers import ServiceProcess, wait_until
 pytestmark = pytest.mark.story
 
 
-def plain(text):
-    """Without colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
 class World:
     """A service with REST on Kafka, and a reader of its target topic."""
 
     def __init__(self, service, reader, target):
         self.service, self.reader, self.target = service, reader, target
-        port = re.search(r"metrics are served\W.*port\W*?=\W*?(\d+)", plain(service.said())).group(
-            1
-        )
+        (told,) = (line for line in service.said().splitlines() if "metrics are served" in line)
+        port = json.loads(told)["port"]
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
         url = re.search(r"page and REST at (http\S+)", service.said()).group(1)
         self.api = httpx2.Client(base_url=url, timeout=60)

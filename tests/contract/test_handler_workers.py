@@ -70,6 +70,7 @@ def test_commits_wait_for_the_oldest_that_is_not_done(kafka, topic_name):
     producer.flush(30)
     first = KafkaInlet({"bootstrap.servers": kafka}, topic=topic, group=topic)
     found = poll(first, 4)
+    assert first.unread() == 2
     for record in (found[0], found[1], found[3]):
         first.done(record)
     assert first.poll(0, timeout_s=0) == []

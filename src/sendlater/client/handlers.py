@@ -244,7 +244,7 @@ class _Tallies(Collector):
             "sendlater_handler_seconds", "Time spent in handlers.", labels=["type"]
         )
         ready = GaugeMetricFamily(
-            "sendlater_handler_ready", "Events read and not begun.", labels=["type"]
+            "sendlater_handler_ready", "Events whose handling has not begun.", labels=["type"]
         )
         in_flight = GaugeMetricFamily(
             "sendlater_handler_in_flight", "Events being handled.", labels=["type"]

@@ -45,6 +45,8 @@ FULL_S = 0.5
 AGAIN_S = 0.2
 """First pause before Kafka or Redis is asked again; doubled each time, up to AGAIN_S_MAX."""
 AGAIN_S_MAX = 10.0
+UNREAD_S = 2.0
+"""How often the records on the topic that nobody has read yet are counted."""
 PARALLELISM_MAX = 1_000
 
 _log = structlog.get_logger()
@@ -76,6 +78,8 @@ class Tally:
     retried: int = 0
     dead: int = 0
     ready: int = 0
+    """Events on the topic whose handling has not begun; those not read yet are counted now and
+    then, and on Redis up to 1,000 a partition."""
     in_flight: int = 0
     seconds: float = 0.0
     """Time spent in the handler, in all."""
@@ -113,6 +117,7 @@ class Handling:
         self._ready: asyncio.Queue[Arrived | None] = asyncio.Queue()
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._unread, self._counted_s = 0, 0.0
         self._reader = ThreadPoolExecutor(1, f"read-{type_}")
         self._threads = ThreadPoolExecutor(parallelism, f"handle-{type_}")
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,17 +172,21 @@ class Handling:
             for record in found:
                 self._ready.put_nowait(record)
             self.tally.taken += len(found)
-            self.tally.ready = self._ready.qsize()
+            self.tally.ready = self._ready.qsize() + self._unread
 
     def _poll(self, count_max: int) -> list[Arrived]:
-        return self.inlet.poll(count_max, timeout_s=POLL_S if count_max else 0.0)
+        found = self.inlet.poll(count_max, timeout_s=POLL_S if count_max else 0.0)
+        self._unread = max(0, self._unread - len(found))
+        if time.monotonic() - self._counted_s > UNREAD_S:
+            self._unread, self._counted_s = self.inlet.unread(), time.monotonic()
+        return found
 
     # --- handling -------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         while (record := await self._ready.get()) is not None:
             self._room.set()
-            self.tally.ready = self._ready.qsize()
+            self.tally.ready = self._ready.qsize() + self._unread
             if self._stopping.is_set():
                 return
             self.tally.in_flight += 1

@@ -19,6 +19,8 @@ AHEAD_COUNT_MAX = 2_000
 repeats, at most."""
 IDLE_MARGIN_S = 15.0
 """Added to a handler's timeout before another process may take over its event on Redis."""
+UNREAD_COUNT_MAX = 1_000
+"""Most records that are counted in a partition on Redis, which has to look at each."""
 METADATA_S = 2.0
 """How soon a topic that appears is noticed."""
 
@@ -28,6 +30,9 @@ class Inlet(Protocol):
 
     def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
         """Up to `count_max` (may be 0) new ones; what was done before is committed first."""
+
+    def unread(self) -> int:
+        """How many wait on the topic beyond those given out, as far as is known."""
 
     def done(self, record: Arrived) -> None:
         """This one need not come again."""
@@ -83,6 +88,15 @@ class KafkaInlet:
             elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART and not error.retriable():
                 raise BrokerUnavailable(f"topic {self._topic!r}: {error}")
         return found
+
+    def unread(self) -> int:
+        """See Inlet. Of the partitions that are ours, by what the last reads told."""
+        count = 0
+        for place in self._consumer.position(self._consumer.assignment()):
+            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            if place.offset >= 0:  # read from, so its end is known
+                count += max(0, end - place.offset)
+        return count
 
     def done(self, record: Arrived) -> None:
         """See Inlet."""
@@ -155,6 +169,10 @@ class TopicInlet:
             Arrived(r.topic, r.partition, r.position, r.timestamp_ms, r.key, r.value, r.headers)
             for r in fresh
         ]
+
+    def unread(self) -> int:
+        """See Inlet. Of the whole group."""
+        return self._consumer.unread(count_max=UNREAD_COUNT_MAX)
 
     def done(self, record: Arrived) -> None:
         """See Inlet."""

@@ -88,6 +88,21 @@ class Consumer:
             self._topics.connection.commands([self._x("XACK", p, *some) for p, some in ids.items()])
         )
 
+    def unread(self, *, count_max: int) -> int:
+        """How many records no member has been given, counted up to `count_max` per partition."""
+        count = 0
+        for place in self._joined():
+            key = self._topics.stream_key(place)
+            for group in self._topics.connection.command("XINFO", "GROUPS", key):
+                told = dict(zip(group[::2], group[1::2], strict=True))
+                if told[b"name"] == self._group.encode():
+                    behind = "(" + told[b"last-delivered-id"].decode()
+                    found = self._topics.connection.command(
+                        "XRANGE", key, behind, "+", "COUNT", count_max
+                    )
+                    count += len(found)
+        return count
+
     def give_back(self, records: Iterable[TopicRecord]) -> None:
         """Leave these to whoever polls next, now and not only after `idle_ms`."""
         ids: dict[Place, list[str]] = defaultdict(list)

@@ -17,10 +17,11 @@ from sendlater.buckets.owner import Owner
 from sendlater.buckets.progress import Progress
 from sendlater.buckets.record import DRAIN
 from sendlater.buckets.topics import require_topics
+from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
 from sendlater.errors import SendlaterError
 from sendlater.local.installation import Installation
-from sendlater.pipeline.buckets import Intake, Moves
+from sendlater.pipeline.buckets import Intake, Moves, warm_up
 from sendlater.pipeline.delivery import start_held
 from sendlater.pipeline.holder import Holding, Standing
 from sendlater.pipeline.own_topics import own_topics
@@ -71,7 +72,9 @@ class BucketService:
         # The fence comes last, so that an older service delivers until this one can.
         self._owner = Owner(self._client, space=settings.space, topic=self.ladder.topic(0))
         shutil.rmtree(self._scratch, ignore_errors=True)
-        for worker in self._workers:
+        self._deliver.begin()
+        warm_up(self._spark, settings, self.ladder, SystemClock())
+        for worker in (self._moves, self._intake):
             worker.begin()
         return True
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +145,9 @@ def test_a_script_names_the_keys_and_arguments_it_uses() -> None:
         body = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
         unused = [name for name in names if not re.search(rf"\b{name}\b", body)]
         assert not unused, (path.name, unused)
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    names = sorted(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    twice = {name for name, after in pairwise(names) if name == after}
+    assert not twice, f"pytest cannot collect these together: {sorted(twice)}"

@@ -14,6 +14,8 @@ from sendlater.model import Headers, Origin, Record, Schedule
 SCHEDULE, KEY = "schedule", "key"
 DRAIN = "drain"
 """The one header of a record that is no schedule: it asks the delivering run it names to end."""
+PRIMER_BYTES = 100
+"""Payload of a primer: what many schedules have."""
 
 
 class Waiting(NamedTuple):
@@ -57,6 +59,17 @@ class Waiting(NamedTuple):
                 timestamp_ms=self.origin_timestamp_ms,
             ),
         )
+
+
+def primer(
+    bucket: str, *, now_ms: int
+) -> tuple[bytes, bytes, list[tuple[str, str | bytes | None]]]:
+    """Key, value and headers of a record that takes the way of a schedule and is never delivered.
+
+    It says that it was read from bucket 0 itself, where no schedule comes from.
+    """
+    control = f"{now_ms} headers {bucket} 0 0 {now_ms} {bucket}"
+    return b"primer", bytes(PRIMER_BYTES), [(SCHEDULE, control.encode()), (KEY, None)]
 
 
 def parse(offset: int, key: bytes | None, value: bytes | None, headers: Headers) -> Waiting | None:

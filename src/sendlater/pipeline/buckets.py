@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
+from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.buckets.ladder import SECOND_MS, Ladder
 from sendlater.buckets.progress import Committed, Place, Progress
+from sendlater.buckets.record import primer
 from sendlater.clock import Clock, SystemClock
-from sendlater.config import Settings
+from sendlater.config import Settings, client_options
 from sendlater.dialects import names, sql, stages
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import BUCKET_PASS_ROWS_MAX
@@ -31,6 +33,10 @@ DROP_MS = 60_000
 """Pause between two requests to delete what has left the buckets."""
 KEEP_MS = 3_600_000
 """Pause between two commits of offsets that stand still: brokers forget a group after a week."""
+PRIMERS_COUNT = 500
+"""Records that warm passes up: enough for the JVM to compile what it does per record."""
+PRIMERS_S = 30.0
+"""Longest wait for the broker to take them; without them the first pass is a slow one."""
 LOOK_MS_MAX = 10_000
 """Longest time between two looks at buckets in which nothing is known to fall due."""
 
@@ -61,8 +67,6 @@ class Moves:
             for place in ladder.places(bucket)
         }
         self._at = positions(progress, self._holds)
-        # Of nothing: what Spark must load and compile for a pass, it does before the first record.
-        self.move({place: (at, at) for place, at in self._at.items()})
         self._dropped_ms = self._kept_ms = self._clock.now_ms()
 
     def step(self) -> float:
@@ -92,10 +96,8 @@ class Moves:
 
     def move(self, ripe: Mapping[Place, Range]) -> None:
         """Write every record of these ranges to the bucket of the time it has left."""
-        records = read(self._spark, self._settings, ripe)
-        due_ms = "CAST(substring_index(CAST(headers[0].value AS STRING), ' ', 1) AS BIGINT)"
-        moved = records.selectExpr("key", "value", "headers", f"{due_ms} AS due_ms")
-        write(moved, self._settings, self._ladder, self._clock)
+        records = waiting(read(self._spark, self._settings, ripe))
+        write(records, self._settings, self._ladder, self._clock)
         self._at.update(committed(self._progress, ripe))
 
     def _keep(self, now_ms: int) -> None:
@@ -134,7 +136,6 @@ class Intake:
         self._at = positions(progress, places)
         self._kept_s = time.monotonic()
         self._taken_in = taken_in
-        self.take_in({place: (at, at) for place, at in self._at.items()})
 
     def step(self) -> float:
         """One pass, if anything is new; seconds until the next look."""
@@ -152,11 +153,44 @@ class Intake:
 
     def take_in(self, new: Mapping[Place, Range]) -> None:
         """Decode these ranges and write every schedule to the bucket of the time it has left."""
-        records = read(self._spark, self._settings, new)
-        for stage in (*stages(self._settings), *_bucket_stages(self._settings, self._clock)):
-            records = records.selectExpr(*stage)
+        records = decoded(read(self._spark, self._settings, new), self._settings, self._clock)
         write(records, self._settings, self._ladder, self._clock)
         self._at.update(committed(self._progress, new))
+
+
+def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Clock) -> None:
+    """Have Spark load and compile all that passes need, before the first schedule is there.
+
+    It moves records that no task delivers from bucket 0 to bucket 0, on both ways.
+    """
+    primers = _write_primers(settings, ladder, clock)
+    write(waiting(read(spark, settings, primers)), settings, ladder, clock)
+    write(decoded(read(spark, settings, primers), settings, clock), settings, ladder, clock)
+
+
+def _write_primers(settings: Settings, ladder: Ladder, clock: Clock) -> dict[Place, Range]:
+    """Where they are; nowhere when somebody else's records are among them."""
+    bucket = ladder.places(0)[0]
+    offsets: list[int] = []
+
+    def written(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offsets.append(message.offset() or 0)
+
+    producer = Producer(client_options(settings))
+    key, value, headers = primer(bucket.topic, now_ms=clock.now_ms())
+    for _ in range(PRIMERS_COUNT):
+        producer.produce(
+            bucket.topic,
+            value,
+            key,
+            partition=bucket.partition,
+            headers=headers,
+            on_delivery=written,
+        )
+    producer.flush(PRIMERS_S)
+    first, end = min(offsets, default=0), max(offsets, default=-1) + 1
+    return {bucket: (first, end if end - first == PRIMERS_COUNT else first)}
 
 
 def positions(progress: Progress, places: Iterable[Place]) -> dict[Place, int]:
@@ -210,6 +244,19 @@ def read(spark: SparkSession, settings: Settings, ranges: Mapping[Place, Range])
         .option("failOnDataLoss", "false")
         .load()
     )
+
+
+def waiting(records: DataFrame) -> DataFrame:
+    """Records of a bucket, with the due time that is written in them."""
+    due_ms = "CAST(substring_index(CAST(headers[0].value AS STRING), ' ', 1) AS BIGINT)"
+    return records.selectExpr("key", "value", "headers", f"{due_ms} AS due_ms")
+
+
+def decoded(records: DataFrame, settings: Settings, clock: Clock) -> DataFrame:
+    """Records of inboxes as those of a bucket, with their due time."""
+    for stage in (*stages(settings), *_bucket_stages(settings, clock)):
+        records = records.selectExpr(*stage)
+    return records
 
 
 def write(rows: DataFrame, settings: Settings, ladder: Ladder, clock: Clock) -> None:

@@ -82,6 +82,8 @@ TAIL_COUNT_MAX = 2_000
 
 FOLLOW_WAIT_S_MAX = 10
 """Longest a request waits for the next record of a topic: it holds a thread meanwhile."""
+FOLLOWERS_COUNT_MAX = 32
+"""Most such requests at once: each has a thread, and on Kafka a consumer."""
 
 BUCKET_MARGIN_MS_MAX = 1_000
 """A record leaves its bucket so long before it must: more than a pass under load takes (0.5 s)."""

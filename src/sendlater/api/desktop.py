@@ -3,6 +3,8 @@
 import asyncio
 from functools import partial
 
+from anyio import CapacityLimiter
+
 from sendlater.api.access import Identity, Role, Tokens
 from sendlater.api.bulk import Bulk
 from sendlater.api.records import Records
@@ -12,6 +14,7 @@ from sendlater.client.brokers import open_broker
 from sendlater.client.office import Office
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
+from sendlater.limits import FOLLOWERS_COUNT_MAX
 from sendlater.metrics import StoreMetrics, intake_lag
 from sendlater.model import Schedule
 from sendlater.pending import Pending
@@ -38,6 +41,8 @@ class Desktop:
         self.watch = Watch(self.office.desk, lag=lag, clock=self.clock)
         self.listeners = 0
         """Pages that are updated live."""
+        self.followers = CapacityLimiter(FOLLOWERS_COUNT_MAX)
+        """Requests that wait for records of a topic; more take turns."""
         self.stopping = False
         self._writer: Writer | None = None
         self._bell: Bell | None = None

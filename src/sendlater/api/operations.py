@@ -1,9 +1,11 @@
 """REST: bulk changes, the audit trail, numbers, looking at topics, health."""
 
+import asyncio
 import itertools
 from typing import Any
 
 import msgspec
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -225,7 +227,7 @@ def records(
     tags=["looking back"],
     **documented("Records of a topic as they come.", answers={200: "Following"}),
 )
-def follow_records(
+async def follow_records(
     request: Request,
     topic: str = Query(description="Any topic."),
     cursor: str | None = Query(
@@ -239,16 +241,23 @@ def follow_records(
     who, at = require(request.scope, Role.READ), desktop(request)
     if not wire.is_topic(topic):
         raise Problem(422, f"topic: expected a topic name, got {topic[:80]!r}")
-    if not at.records.exists(topic):
-        raise Problem(404, f"there is no topic {topic}")
-    if cursor is not None:
-        starts = wire.from_positions(cursor)
-    else:
-        starts = {n: 0 if from_start else end for n, end in at.broker.ends(topic).items()}
-    found, following = records_behind(at.broker, topic, starts=starts, count_max=limit, wait_s=wait)
-    payload = at.shows_payload(who)
-    items = [show_record(one, payload=payload) for one in found]
-    return answer({"items": items, "cursor": wire.to_positions(following)})
+
+    def work() -> dict[str, Any]:
+        if not at.records.exists(topic):
+            raise Problem(404, f"there is no topic {topic}")
+        if cursor is not None:
+            starts = wire.from_positions(cursor)
+        else:
+            starts = {n: 0 if from_start else end for n, end in at.broker.ends(topic).items()}
+        found, following = records_behind(
+            at.broker, topic, starts=starts, count_max=limit, wait_s=wait
+        )
+        payload = at.shows_payload(who)
+        items = [show_record(one, payload=payload) for one in found]
+        return {"items": items, "cursor": wire.to_positions(following)}
+
+    # In threads of their own: those who wait for records must not keep others waiting.
+    return answer(await to_thread.run_sync(work, limiter=at.followers))
 
 
 @router.post(
@@ -300,12 +309,17 @@ async def healthz() -> Response:
     tags=["health"],
     **documented("Whether store and broker answer.", answers={200: ""}, open_to_all=True),
 )
-def readyz(request: Request) -> Response:
+async def readyz(request: Request) -> Response:
     """503 with the reason when one does not."""
     at = desktop(request)
-    try:
+
+    def ask() -> None:
         at.pending.counts()
-        at.broker.ends(at.office.inboxes[0])
+        at.broker.ends(at.office.inbox)
+
+    try:
+        # Not in the threads of other requests, which may all be waiting for intake.
+        await asyncio.to_thread(ask)
     except SendlaterError as error:
         raise Problem(503, str(error)) from error
     return Response("ready\n", media_type="text/plain")

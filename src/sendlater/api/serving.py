@@ -4,6 +4,7 @@ The parent hands over the settings through standard input and keeps it open: whe
 however it ends, the child reads its end and stops.
 """
 
+import gc
 import os
 import pickle
 import subprocess
@@ -105,6 +106,7 @@ def main() -> None:
     try:
         app = make_app(settings, redis_url=redis_url)
         serving = server(settings, app)
+        gc.freeze()  # what stays for good need not be looked through again and again
     except SendlaterError as error:
         print(str(error), flush=True)  # noqa: T201  (the parent reads it)
         sys.exit(1)

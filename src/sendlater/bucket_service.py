@@ -21,6 +21,7 @@ from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
 from sendlater.errors import SendlaterError
 from sendlater.local.installation import Installation
+from sendlater.pipeline.arrived import arrived
 from sendlater.pipeline.buckets import Intake, Moves, warm_up
 from sendlater.pipeline.delivery import start_held
 from sendlater.pipeline.holder import Holding, Standing
@@ -81,6 +82,7 @@ class BucketService:
     def _start_deliver(self) -> StreamingQuery:
         """With a name of its own: what an earlier run prepared, and Spark lost, never counts."""
         settings = self.settings
+        assert self._spark is not None
         self._run = str(ULID())
         holding = Holding(
             client=self._client,
@@ -92,8 +94,8 @@ class BucketService:
             window_ms=settings.window_ms,
             idle_window_ms=settings.idle_window_ms,
             rejected_topic=settings.rejected_topic,
+            arrived=arrived(self._spark, settings, self.ladder),
         )
-        assert self._spark is not None
         checkpoint = self._scratch / self._run
         return start_held(
             self._spark, settings, options=holding.to_options(), checkpoint=checkpoint

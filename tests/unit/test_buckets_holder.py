@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sendlater.buckets.progress import Committed
+from sendlater.buckets.record import parse, primer
 from sendlater.clock import FixedClock
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Reason
 from sendlater.pipeline.answers import Answers
+from sendlater.pipeline.arrived import ranges
 from sendlater.pipeline.holder import HeldSlice, Holding, HoldTask, Standing
 
 HOLDING = Holding(
@@ -98,11 +100,11 @@ class Known:
         return Reason.UNKNOWN_TOPIC if topic == b"gone" else 1_000
 
 
-def window(messages, *, before=None, now_ms=10_000, end_ms=None):
+def window(messages, *, before=None, now_ms=10_000, end_ms=None, arrived=()):
     """One batch: [(due_ms, topic, when it was yielded)], and where the partition stands then."""
     clock = FixedClock(now_ms)
     partition = Partition(clock, messages)
-    held = HeldSlice(0, before or Standing(resume=0), end_ms or now_ms + WINDOW_MS)
+    held = HeldSlice(0, before or Standing(resume=0), end_ms or now_ms + WINDOW_MS, arrived)
     task = HoldTask(HOLDING, held, clock=clock, answers=Known(), consumer=partition)
     rows = [
         (due_ms, topic, clock.now_ms())
@@ -142,6 +144,31 @@ def test_a_record_that_a_repeated_pass_wrote_twice_goes_out_once():
     rows, at = window([Message(0, 10_500, position=7), Message(1, 10_500, position=7)])
     assert len(rows) == 1
     assert at.resume == 2
+
+
+def test_what_a_dead_run_had_delivered_goes_out_no_more_nor_does_its_copy():
+    messages = [Message(0, 9_000, position=7), Message(1, 9_100), Message(2, 9_000, position=7)]
+    rows, at = window(messages, arrived=((0, 1),))
+    assert [due_ms for due_ms, _, _ in rows] == [9_100]
+    assert at.resume == 3
+
+
+def test_primers_take_the_way_of_schedules_and_are_not_delivered():
+    key, value, headers = primer("b-00", now_ms=9_000)
+    assert parse(0, key, value, headers) is not None
+
+    @dataclass
+    class Primer(Message):
+        def headers(self):
+            return headers
+
+    rows, at = window([Primer(0, 9_000), Message(1, 10_000)])
+    assert [due_ms for due_ms, _, _ in rows] == [10_000]
+    assert at.resume == 2
+
+
+def test_offsets_that_arrived_are_told_as_ranges():
+    assert ranges([(1, 5), (0, 3), (1, 4), (1, 7)]) == {"0": [[3, 4]], "1": [[4, 6], [7, 8]]}
 
 
 def test_a_target_that_is_gone_is_rejected_and_a_slow_answer_delays_only_its_own():

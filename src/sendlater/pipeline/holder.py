@@ -13,7 +13,7 @@ import heapq
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import Consumer, TopicPartition
@@ -40,6 +40,10 @@ UNDECIDED_MS = 50
 """Pause before a target the broker has not told about yet is looked at again."""
 
 
+Offsets = dict[str, list[list[int]]]
+"""Ranges of offsets, [first, end), per partition; in JSON's types, as options are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """What the delivering query must know; built from Spark options, which are strings."""
@@ -53,6 +57,8 @@ class Holding:
     window_ms: int
     idle_window_ms: int
     rejected_topic: str
+    arrived: Offsets = field(default_factory=dict)
+    """What a dead run had delivered, though no batch of it counts."""
 
     @classmethod
     def from_options(cls, options: Any) -> "Holding":
@@ -111,6 +117,7 @@ class HeldSlice(InputPartition):
     partition: int
     standing: Standing
     end_ms: int
+    arrived: tuple[tuple[int, int], ...] = ()
 
 
 class HeldReader(DataSourceStreamReader):
@@ -170,7 +177,19 @@ class HeldReader(DataSourceStreamReader):
         """One task per partition."""
         if start == end:
             return []
-        return [HeldSlice(p.partition, at, end["end_ms"]) for p, at in self._at.items()]
+        return [
+            HeldSlice(
+                place.partition,
+                at,
+                end["end_ms"],
+                tuple(
+                    (first, last)
+                    for first, last in self.holding.arrived.get(str(place.partition), ())
+                    if last > at.resume
+                ),
+            )
+            for place, at in self._at.items()
+        ]
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: it counts since the batch after was asked for."""
@@ -234,6 +253,7 @@ class HoldTask:
         self.before, self.batch_ms, self.end_ms = held.standing, held.end_ms, held.end_ms
         self.place = Place(holding.topic, held.partition)
         self.primer_origin = holding.topic.encode()
+        self.arrived = {offset for first, end in held.arrived for offset in range(first, end)}
         self.read_end = self.before.resume
         self.heap: list[tuple[int, int, Waiting]] = []
         self.heap_bytes = 0
@@ -301,6 +321,8 @@ class HoldTask:
         if same in self.seen:
             return
         self.seen.add(same)
+        if offset in self.arrived:
+            return
         self.answers.ask(row.topic)
         heapq.heappush(self.heap, (row.due_ms, offset, row))
         self.heap_bytes += row.bytes_count

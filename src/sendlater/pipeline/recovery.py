@@ -112,7 +112,7 @@ class Recovery:
 
     def _look_up(self, batches: Sequence[Unsettled]) -> Found:
         schedules = [schedule for batch in batches for schedule in _schedules(batch)]
-        readable = self._readable({s.record.topic for s in schedules})
+        readable = readable_topics(self._topics, {s.record.topic for s in schedules})
         rows = self._frame(batches).selectExpr("id", "due_ms", f"{self._version()} AS version")
         after = self._after_delivery(schedules)
         topics = sorted(readable | after)
@@ -122,7 +122,9 @@ class Recovery:
             max(min(s.due_ms for s in _schedules(b)), b.end_ms - RECOVERY_LOOK_BACK_MS)
             for b in batches
         )
-        there = self._deliveries(topics, from_ms=from_ms - RECOVERY_CLOCK_SKEW_MS)
+        there = deliveries(
+            self._spark, self._settings, topics, from_ms=from_ms - RECOVERY_CLOCK_SKEW_MS
+        )
         hits = rows.join(there, ["id", "due_ms", "version"]).distinct().collect()
         at: dict[_Row, set[tuple[str, bool]]] = {}
         for hit in hits:
@@ -160,12 +162,6 @@ class Recovery:
         elif tombstone:
             found.torn.add(self._row(schedule))
 
-    def _readable(self, topics: Iterable[str]) -> set[str]:
-        readable = {topic for topic in topics if self._topics.may_read(topic)}
-        for topic in sorted(set(topics) - readable):
-            _log.warning("no permission to read a target; a crash doubles there", topic=topic)
-        return readable
-
     def _after_delivery(self, schedules: Sequence[Schedule]) -> set[str]:
         """Where tombstones and history of these rows are."""
         journals = {s.origin.topic for s in schedules if s.origin} & set(self._settings.journals)
@@ -180,36 +176,6 @@ class Recovery:
 
         table = pa.Table.from_batches([to_arrow(ids, unpack_columns(packed))])
         return self._spark.createDataFrame(table)
-
-    def _deliveries(self, topics: Sequence[str], *, from_ms: int) -> DataFrame:
-        """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
-
-        def last(name: str) -> str:
-            # What we add comes last, and a name may be there before.
-            return header(text(name)).replace("headers", "turned")
-
-        records = (
-            self._spark.read.format("kafka")
-            .options(**spark_options(self._settings))
-            .option("subscribe", ",".join(topics))
-            .option("startingTimestamp", str(max(0, from_ms)))
-            .option("startingOffsetsByTimestampStrategy", "latest")
-            .option("includeHeaders", "true")
-            .option("failOnDataLoss", "false")
-            .load()
-        )
-        return (
-            records.filter("headers IS NOT NULL")
-            .selectExpr("topic", "value", "value IS NULL AS deleted", "reverse(headers) AS turned")
-            .selectExpr("*", "turned.key AS names")
-            .selectExpr(
-                f"{last(names.ID)} AS id",
-                f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
-                f"coalesce(CAST({last(names.ORIGIN)} AS STRING), {CHECKSUM}) AS version",
-                "topic",
-                "deleted",
-            )
-        )
 
     def _repair(self, batches: Sequence[Unsettled], found: Found) -> None:
         """Write what is owed; write torn schedules to their journal again, for intake to read."""
@@ -230,6 +196,48 @@ class Recovery:
                 if self._row(s) in found.torn
             }
             write_again(self._settings, torn.values())
+
+
+def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
+    """Those that may be looked through; the log says which may not."""
+    targets = set(targets)
+    readable = {topic for topic in targets if topics.may_read(topic)}
+    for topic in sorted(targets - readable):
+        _log.warning("no permission to read a target; a crash doubles there", topic=topic)
+    return readable
+
+
+def deliveries(
+    spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
+) -> DataFrame:
+    """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
+
+    def last(name: str) -> str:
+        # What we add comes last, and a name may be there before.
+        return header(text(name)).replace("headers", "turned")
+
+    records = (
+        spark.read.format("kafka")
+        .options(**spark_options(settings))
+        .option("subscribe", ",".join(sorted(topics)))
+        .option("startingTimestamp", str(max(0, from_ms)))
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "false")
+        .load()
+    )
+    return (
+        records.filter("headers IS NOT NULL")
+        .selectExpr("topic", "value", "value IS NULL AS deleted", "reverse(headers) AS turned")
+        .selectExpr("*", "turned.key AS names")
+        .selectExpr(
+            f"{last(names.ID)} AS id",
+            f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
+            f"coalesce(CAST({last(names.ORIGIN)} AS STRING), {CHECKSUM}) AS version",
+            "topic",
+            "deleted",
+        )
+    )
 
 
 def _schedules(batch: Unsettled) -> list[Schedule]:

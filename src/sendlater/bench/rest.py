@@ -44,6 +44,7 @@ class Tally:
 
     sent: int = 0
     answered: int = 0
+    unanswered: int = 0
     answer_ms: list[float] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
 
@@ -125,7 +126,8 @@ class Load:
     async def run(self, *, seconds: float, warm_up_s: float) -> float:
         """Post for so long; seconds from the first measured request to the last answer.
 
-        Raises Unavailable when the server hangs up or does not answer.
+        What is not answered ANSWER_S after the end is given up. Raises Unavailable when the
+        server hangs up.
         """
         lines = await self._connect()
         self._idle.extend(lines)
@@ -146,9 +148,9 @@ class Load:
         self._open = False
         for line in lines:
             line.close()
-        if self._broken or self.tally.answered < meant:
-            left = meant - self.tally.answered
-            raise Unavailable(f"{left} requests were not answered: {self._broken or 'no answer'}")
+        if self._broken:
+            raise Unavailable(f"{meant - self.tally.answered} not answered: {self._broken}")
+        self.tally.unanswered = meant - self.tally.answered
         return ended_s - self._warm_s
 
     async def _connect(self) -> list[Line]:
@@ -234,6 +236,7 @@ def rest(
         "connections": connections,
         "posted": tally.sent,
         "refused": tally.refused,
+        "unanswered": tally.unanswered,
         "taken_back": cancelled,
         "answered_per_s": round(len(tally.answer_ms) / span_s),
         "answer_ms": percentiles(tally.answer_ms),

@@ -165,8 +165,8 @@ def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
 def test_a_load_is_accounted_for_and_taken_back(http_installation):
     (url,), _, _ = http_installation
     told = load_rest(url, token=None, rate=200, seconds=1, warm_up_s=0.2, connections=4)
-    assert told["posted"] == told["taken_back"] >= 240
-    assert told["refused"] == {}
+    assert told["posted"] == told["taken_back"] > 100
+    assert (told["refused"], told["unanswered"]) == ({}, 0)
     assert 0 < told["answer_ms"]["p50"] <= told["answer_ms"]["max"]
     assert httpx2.get(f"{url}/v1/schedules?id_prefix=bench-").json()["items"] == []
     with pytest.raises(Unavailable):

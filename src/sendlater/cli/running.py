@@ -278,7 +278,7 @@ def rest(
         connections=connections,
     )
     _tell_result(result, json_)
-    return FAILED if result["refused"] else OK
+    return FAILED if result["refused"] or result["unanswered"] else OK
 
 
 @contextmanager

@@ -30,6 +30,18 @@ QUEUE_KIB_MAX = 256 * 1024
 POLL_S = 0.1
 FULL_PAUSE_S = 0.01
 """Pause before a record is offered again to a full queue."""
+LEADER_S = 15.0
+"""How long a partition may be without a leader, or change it, before a question fails."""
+LEADER_PAUSE_S = 0.2
+NO_LEADER = (
+    KafkaError._NOENT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)
+"""What Kafka answers meanwhile; `_NOENT` is librdkafka's word for no leader at all."""
 FOLLOW_COUNT_MAX = 5_000
 """Most records one read of a followed topic gives."""
 
@@ -205,16 +217,23 @@ class KafkaBroker:
         )
 
     def ends(self, topic: str) -> dict[int, int]:
-        """See Broker."""
-        try:
-            found = self._admin.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
-            if found.error is not None:
-                raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
-            latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
-            asked = self._admin.list_offsets(latest, request_timeout=ACK_TIMEOUT_S)
-            return {place.partition: answer.result().offset for place, answer in asked.items()}
-        except KafkaException as error:
-            raise BrokerUnavailable(f"ends of topic {topic!r}: {error}") from error
+        """See Broker. Asks again while a partition changes its leader, up to LEADER_S."""
+        deadline = time.monotonic() + LEADER_S
+        while True:
+            try:
+                return self._ends(topic)
+            except KafkaException as error:
+                if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"ends of topic {topic!r}: {error}") from error
+            time.sleep(LEADER_PAUSE_S)
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        found = self._admin.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
+        if found.error is not None:
+            raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
+        latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(latest, request_timeout=ACK_TIMEOUT_S)
+        return {place.partition: answer.result().offset for place, answer in asked.items()}
 
     def follow(
         self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None

@@ -1,0 +1,42 @@
+"""Kafka behind the client's face: what passes by itself is waited for, the rest is told."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sendlater.client import brokers
+from sendlater.client.brokers import KafkaBroker
+from sendlater.errors import BrokerUnavailable
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    monkeypatch.setattr(brokers, "LEADER_PAUSE_S", 0)
+    with KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}) as broker:
+        yield broker
+
+
+def answering(kafka, monkeypatch, *codes):
+    """Let Kafka answer with these errors, one after the other, and then with an end."""
+    left = list(codes)
+
+    def ends(topic):
+        if left:
+            raise KafkaException(KafkaError(left.pop(0)))
+        return {0: 7}
+
+    monkeypatch.setattr(kafka, "_ends", ends)
+
+
+def test_a_change_of_leaders_is_waited_for(kafka, monkeypatch):
+    answering(kafka, monkeypatch, KafkaError._NOENT, KafkaError.UNKNOWN_LEADER_EPOCH)
+    assert kafka.ends("t") == {0: 7}
+
+
+def test_it_is_not_waited_for_without_end_nor_is_anything_else(kafka, monkeypatch):
+    answering(kafka, monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerUnavailable, match="ends of topic 't'"):
+        kafka.ends("t")
+    monkeypatch.setattr(brokers, "LEADER_S", -1)
+    answering(kafka, monkeypatch, KafkaError._NOENT)
+    with pytest.raises(BrokerUnavailable, match="ends of topic 't'"):
+        kafka.ends("t")

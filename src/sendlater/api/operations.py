@@ -28,6 +28,7 @@ from sendlater.limits import (
     OVERDUE_AFTER_MS,
     PAGE_COUNT_MAX,
 )
+from sendlater.model import DUE_MS_MAX
 from sendlater.pending import Filter
 
 router = APIRouter()
@@ -208,17 +209,29 @@ def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
     search: str = Query("", max_length=200, description="In key, headers or value."),
+    key: str | None = Query(None, description="Those with this key; looks further back."),
+    id: str | None = Query(None, description="Deliveries of this schedule; with `since_ms`."),
+    since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: not before."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
     """Rejected records and dead letters say why in headers; `place` names one for redriving."""
     who, at = require(request.scope, Role.READ), desktop(request)
     payload = at.shows_payload(who)
-    if search and not payload:
-        raise Problem(403, "search: expected a role that is shown payloads")
+    if (search or key is not None) and not payload:
+        raise Problem(403, "search, key: expected a role that is shown payloads")
+    if (id is None) != (since_ms is None) or sum((bool(search), key is not None, bool(id))) > 1:
+        raise Problem(422, "expected one of search, key, and id with since_ms")
     name = topic or at.settings.rejected_topic
     if not wire.is_topic(name):
         raise Problem(422, f"topic: expected a topic name, got {name[:80]!r}")
-    found = at.records.last(name, count=limit, search=search)
+    if id is not None and since_ms is not None:
+        named = id.encode(errors="surrogateescape")
+        found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
+    elif key is not None:
+        named = key.encode(errors="surrogateescape")
+        found = at.records.versions(name, key=named, count=limit)
+    else:
+        found = at.records.last(name, count=limit, search=search)
     return answer({"items": [show_record(one, payload=payload) for one in found]})
 
 

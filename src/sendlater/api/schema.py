@@ -93,6 +93,7 @@ _SELECTION: Json = {
     "due_to": _or_null("string", description="Not included."),
     "id_prefix": _or_null("string"),
     "topic": _or_null("string"),
+    "caller": _or_null("string", description="As header CALLER_SERVICE says."),
     "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
 }
 _SCHEDULE: Json = {

@@ -27,6 +27,7 @@ from sendlater.limits import (
     FOLLOW_WAIT_S_MAX,
     OVERDUE_AFTER_MS,
     PAGE_COUNT_MAX,
+    RECENT_COUNT_MAX,
 )
 from sendlater.model import DUE_MS_MAX
 from sendlater.pending import Filter
@@ -166,6 +167,7 @@ def histogram(
             "sampled": got.sampled,
             "overdue": desk.count(to_ms=now_ms - OVERDUE_AFTER_MS),
             "drain_per_s": round(at.watch.drain_per_s),
+            "drain_measured": at.watch.drain_measured,
             "late_ms": late,
         }
     )
@@ -183,8 +185,11 @@ def deliveries(
 ) -> Response:
     """What the lanes handed to the producer, and how late; at high rates a sample."""
     require(request.scope, Role.READ)
+    at = desktop(request)
     wanted = search.encode(errors="surrogateescape")
-    every = desktop(request).office.desk.recent(count_max=limit if not search else 10_000)
+    every = at.office.desk.recent(
+        count_max=RECENT_COUNT_MAX * at.settings.shards if search else limit
+    )
     found = (one for one in every if wanted in one.id or search in one.topic)
     items = [
         {

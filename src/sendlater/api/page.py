@@ -14,6 +14,7 @@ from sendlater.api.access import COOKIE, SESSION_S, Role, require
 from sendlater.api.problems import Problem
 from sendlater.api.reference import html
 from sendlater.api.schedules import desktop
+from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 
 router = APIRouter(include_in_schema=False)
 EVENT_S = 2.0
@@ -25,7 +26,8 @@ PAGES = {
     "/": ("overview", "Pending"),
     "/schedule": ("detail", "Schedule"),
     "/history": ("history", "History"),
-    "/rejected": ("records", "Rejected and dead"),
+    "/rejected": ("records", "Rejected"),
+    "/dead": ("records", "Dead letters"),
     "/audit": ("audit", "Audit"),
 }
 
@@ -33,25 +35,28 @@ PAGES = {
 def _shell(request: Request) -> HTMLResponse:
     who = require(request.scope, Role.READ)
     at = desktop(request)
-    name, title = PAGES[request.scope["path"]]
+    path = request.scope["path"]
+    name, title = PAGES[path]
     return html(
         f"{name}.html",
         name=name,
         title=title,
-        pages={path: told for path, (_, told) in PAGES.items() if path != "/schedule"},
-        path=request.scope["path"],
+        pages={to: told for to, (_, told) in PAGES.items() if to != "/schedule"},
+        path=path,
         who=who,
         role=who.role.name.lower(),
         payload=at.shows_payload(who),
         badge=at.settings.http_badge,
         signed_in=at.tokens.asked,
-        rejected_topic=at.settings.rejected_topic,
-        inbox=at.office.inboxes[0],
+        topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
+        inboxes=" ".join(at.office.inboxes),
+        recent=RECENT_COUNT_MAX * at.settings.shards,
+        tail=TAIL_COUNT_MAX,
     )
 
 
 for _path in PAGES:
-    router.add_api_route(_path, _shell, methods=["GET"], name=PAGES[_path][0])
+    router.add_api_route(_path, _shell, methods=["GET"], name=_path)
 
 
 @router.get("/sign-in")

@@ -268,6 +268,7 @@ SCHEMAS: dict[str, Json] = {
             "late_ms": {"type": "object"},
             "delivered_per_s": {"type": "number"},
             "drain_per_s": {"type": "number"},
+            "dead": _COUNT,
             "why": {"type": "array", "items": _TEXT},
         },
     },
@@ -294,6 +295,7 @@ SCHEMAS: dict[str, Json] = {
         sampled={"type": "boolean"},
         overdue=_COUNT,
         drain_per_s={"type": "number"},
+        drain_measured={"type": "boolean", "description": "Else it is a guess."},
         late_ms={"type": "array", "items": _COUNT, "description": "Predicted, at drain_per_s."},
     ),
     "Audit": _object(

@@ -136,6 +136,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.drain_per_s = DRAIN_DEFAULT_PER_S
+        self.drain_measured = False
         self._lag_seen: dict[str, int] | None = {}
 
     def start(self) -> None:
@@ -167,6 +168,7 @@ class Watch:
             # Only a busy interval says what the limit is.
             if last.counts["pending"] and rate > 1_000 and self._overdue(last.at_ms):
                 self.drain_per_s = 0.7 * self.drain_per_s + 0.3 * rate
+                self.drain_measured = True
         self._samples.append(sample)
         try:
             self._lag_seen = self._lag()

@@ -4,8 +4,16 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 from servers import tool
 
 from sendlater.client.scheduler import Scheduler
@@ -26,6 +34,7 @@ class Installation:
 
     def __init__(self, url: str, redis_url: str, space: str, tokens: dict[str, str]) -> None:
         self.url, self.redis_url, self.tokens = url, redis_url, tokens
+        self.sessions: dict[str, Any] = {}
         self.settings = Settings(redis=redis_url, space=space)
         self.pending = Pending.open(redis_url, space=space, shards=self.settings.shards)
         self.desk = Desk(self.pending)
@@ -72,33 +81,35 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, installation: Installation, role: str = "admin", **more: object
+    browser: Browser, installation: Installation, role: str = "admin", **more: Any
 ) -> Iterator[Page]:
     """A signed-in browser window; nothing may be asked of another host, no script may fail, and
     nothing be refused by the content security policy."""
-    context = browser.new_context(base_url=installation.url, **more)  # type: ignore[arg-type]
+    session = installation.sessions.get(role)
+    context = browser.new_context(base_url=installation.url, storage_state=session, **more)
     page = context.new_page()
     elsewhere: list[str] = []
     faults: list[str] = []
 
-    def asked(request: object) -> None:
-        url = request.url  # type: ignore[attr-defined]
-        if not url.startswith((installation.url, "data:", "blob:")):
-            elsewhere.append(url)
+    def asked(request: Request) -> None:
+        if not request.url.startswith((installation.url, "data:", "blob:")):
+            elsewhere.append(request.url)
 
-    def told(message: object) -> None:
+    def told(message: ConsoleMessage) -> None:
         # An answer of 403 or 404 is told there too, and asked for by some tests.
-        if message.type == "error" and "status of 40" not in message.text:  # type: ignore[attr-defined]
-            faults.append(message.text)  # type: ignore[attr-defined]
+        if message.type == "error" and "status of 40" not in message.text:
+            faults.append(message.text)
 
-    context.on("request", asked)
+    page.on("request", asked)
     page.on("console", told)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto("/")
-    if installation.tokens:
+    if installation.tokens and session is None:
         expect(page).to_have_url(re.compile("/sign-in$"))
         page.get_by_label("Token").fill(installation.tokens[role])
         page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#who")).to_be_visible()
+        installation.sessions[role] = context.storage_state()
     expect(page.locator("#who")).to_be_visible()
     yield page
     context.close()

@@ -149,15 +149,19 @@ def test_the_timeline_shows_the_future_by_topic_and_can_be_zoomed(page):
     drag(page)
     page.get_by_role("button", name="Zoom to selection").click()
     expect(page.get_by_role("button", name="Zoom out")).to_be_visible()
+
+    def is_so(told):
+        wait_until(lambda: page.evaluate(told), told)
+
     whole = "document.querySelector('#chart').data[0].x"
-    page.wait_for_function(f"{whole}[59] - {whole}[0] < {24 * HOUR_MS}")
+    is_so(f"{whole}[59] - {whole}[0] < {24 * HOUR_MS}")
     page.get_by_label("logarithmic").check()
-    page.wait_for_function("document.querySelector('#chart').layout.yaxis.type === 'log'")
+    is_so("document.querySelector('#chart').layout.yaxis.type === 'log'")
     page.reload()
     chart_ready(page)
     expect(page.get_by_label("logarithmic")).to_be_checked()
     page.get_by_role("button", name="year", exact=True).click()
-    page.wait_for_function(f"{whole}[59] - {whole}[0] > {300 * 24 * HOUR_MS}")
+    is_so(f"{whole}[59] - {whole}[0] > {300 * 24 * HOUR_MS}")
 
 
 def test_each_spike_is_told_how_late_it_will_be(page):
@@ -203,49 +207,49 @@ def test_dragging_over_the_timeline_filters_the_table(page):
 
 
 def test_a_selection_is_shifted_after_a_dry_run_and_undone_from_the_audit_trail(page, installation):
-    page.goto("/?id_prefix=orders-00")
+    page.goto("/?id_prefix=orders-000")
     before = installation.pending.get(b"orders-000001").due_ms
     page.get_by_label("how long").fill("2h")
     page.get_by_role("button", name="Shift all by").click()
-    expect(page.get_by_role("dialog")).to_contain_text("5,000 schedules")
+    expect(page.get_by_role("dialog")).to_contain_text("500 schedules")
     page.get_by_role("button", name="Back").click()
     assert installation.pending.get(b"orders-000001").due_ms == before, "nothing before a yes"
     page.get_by_role("button", name="Shift all by").click()
     say_yes(page)
-    told(page, "5,000 of 5,000 changed")
+    told(page, "500 of 500 changed")
     assert installation.pending.get(b"orders-000001").due_ms == before + 2 * HOUR_MS
     page.get_by_role("link", name="Audit").click()
     first = page.locator("#audit tbody tr").first
     expect(first).to_contain_text("adminer")
     expect(first).to_contain_text("shift")
-    expect(first).to_contain_text('"id_prefix":"orders-00"')
+    expect(first).to_contain_text('"id_prefix":"orders-000"')
     undo_last(page)
-    told(page, "5,000 of 5,000 undone")
+    told(page, "500 of 500 undone")
     assert installation.pending.get(b"orders-000001").due_ms == before
 
 
 def test_many_of_one_caller_are_cancelled_and_come_back(page, installation):
-    page.goto("/?id_prefix=emails-01&topic=emails&caller=shop")
+    page.goto("/?id_prefix=emails-010&topic=emails&caller=shop")
     page.get_by_role("button", name="Cancel all").click()
     say_yes(page)
-    told(page, "1,000 of 1,000 changed")
+    told(page, "100 of 100 changed")
     assert installation.pending.get(b"emails-010000") is None
     assert installation.pending.get(b"emails-010002") is not None, "of nobody"
     undo_last(page)
-    told(page, "1,000 of 1,000 undone")
+    told(page, "100 of 100 undone")
     assert installation.pending.get(b"emails-010000") is not None
 
 
 def test_a_spike_is_spread_over_an_hour(page, installation):
-    page.goto("/?id_prefix=orders-01")
+    page.goto("/?id_prefix=orders-010")
     page.get_by_label("how long").fill("1h")
     page.get_by_role("button", name="Spread all over").click()
     say_yes(page)
-    told(page, "5,000 of 5,000 changed")
-    due = [installation.pending.get(b"orders-01%04d" % n).due_ms for n in range(1, 10_000, 2)]
+    told(page, "500 of 500 changed")
+    due = [installation.pending.get(b"orders-010%03d" % n).due_ms for n in range(1, 1_000, 2)]
     assert 50 * 60_000 < max(due) - min(due) < HOUR_MS
     undo_last(page)
-    told(page, "5,000 of 5,000 undone")
+    told(page, "500 of 500 undone")
 
 
 def test_what_is_delivered_now_is_gone_for_good(page, installation):
@@ -356,7 +360,7 @@ def test_a_delivery_is_found_in_the_history_and_sent_again(page, installation):
         found = page.request.get("/v1/deliveries?search=emails&limit=1000").json()["items"]
         return [one["id"] for one in found if one["topic"] == topic]
 
-    wait_until(lambda: "twice" in deliveries("emails"), "the lane told of it")
+    wait_until(lambda: "twice" in deliveries("emails"), "the lane told of it", timeout_s=90)
     page.goto("/history?search=twice")
     row = page.locator("#deliveries tbody tr")
     expect(row).to_have_count(1)
@@ -376,7 +380,7 @@ def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, install
     def listed():
         return page.request.get("/v1/records?search=no+time").json()["items"]
 
-    wait_until(listed, "it is on the rejected topic")
+    wait_until(listed, "it is on the rejected topic", timeout_s=90)
     page.goto("/rejected?search=no+time")
     row = page.locator("#records tbody tr").first
     expect(row).to_contain_text("no-time")
@@ -444,10 +448,10 @@ def test_numbers_live_until_paused(page, installation):
 def test_times_and_theme_are_as_one_likes(browser, installation):
     with opened(browser, installation, timezone_id="Asia/Tokyo") as page:
         cell = page.locator("#schedules tbody time").first
-        expect(cell).to_contain_text(re.compile(r":00\.000Z$"))
-        utc_hour = int(cell.inner_text()[11:13])
+        expect(cell).to_contain_text(re.compile(r"Z$"))
+        utc_hour, rest = int(cell.inner_text()[11:13]), cell.inner_text()[13:23]
         page.get_by_label("Times").select_option("local")
-        expect(cell).to_contain_text(f" {(utc_hour + 9) % 24:02}:00")
+        expect(cell).to_contain_text(f" {(utc_hour + 9) % 24:02}{rest}")
         page.get_by_label("Times").select_option("relative")
         expect(cell).to_contain_text("in ")
         page.get_by_label("Theme").select_option("dark")
@@ -467,7 +471,7 @@ def test_everything_can_be_done_without_a_mouse(page, installation):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.name"))
     assert {"live", "times", "theme", "log", "id_prefix", "sort", "by"} <= {*seen, "sort"}
-    page.get_by_text("The chart as a table").press("Enter")
+    page.locator("summary").press("Enter")
     page.locator("#chart-table tbody button").first.press("Enter")
     expect(page).to_have_url(re.compile("due_from=.*due_to="))
     cancel = page.get_by_role("button", name="Cancel all")
@@ -545,7 +549,8 @@ def test_a_page_of_somebody_else_can_do_nothing(browser, which, request):
                 }""",
                 here.url,
             )
-        assert answer.value.status in (401, 403)
+        refused = answer.value
+        assert refused.status == 403 or refused.headers["location"] == "/sign-in"
         assert here.pending.get(b"kept") is not None
 
 
@@ -590,7 +595,7 @@ def test_nobody_is_shut_out(page):
         expect(page.locator(there).first).to_be_attached()
         if path == "/":
             chart_ready(page)
-            page.get_by_text("The chart as a table").click()
+            page.locator("summary").click()
         for theme, size in (("light", SIZES[0]), ("dark", SIZES[1])):
             page.emulate_media(color_scheme=theme)
             page.set_viewport_size(size)

@@ -579,7 +579,7 @@ VIEWS = {
     "/schedule?id=emails-000000": "#life li",
     "/history": "#deliveries tbody tr",
     "/rejected": "#records tbody tr",
-    "/dead": "#note",
+    "/dead": "#records tbody tr",
     "/audit": "#audit tbody tr",
     "/docs": "h2",
     "/sign-in": "button",
@@ -587,8 +587,22 @@ VIEWS = {
 SIZES = ({"width": 1280, "height": 900}, {"width": 390, "height": 800})
 
 
-def test_nobody_is_shut_out(page):
+def put_something_everywhere(page, installation):
+    """A delivery, rejected and dead records, a change."""
+    headers = [("sendlater-rejected", b"no-time"), (EVENT_ERROR, b"ValueError")]
+    with installation.scheduler() as s:
+        s.send_later("emails", "m", id="seen", delay=0)
+        for topic in ("rejected", "dead-letters"):
+            s.broker.send(Record(topic=topic, value=b"v", headers=headers))
+    page.request.patch("/v1/schedules/emails-000000", data={"delay": "30h"})
+    wait_until(
+        lambda: page.request.get("/v1/deliveries").json()["items"], "one is told", timeout_s=90
+    )
+
+
+def test_nobody_is_shut_out(page, installation):
     """What axe-core finds: nothing, in every view, light and dark, on a desk and on a phone."""
+    put_something_everywhere(page, installation)
     found = []
     for path, there in VIEWS.items():
         page.goto(path)

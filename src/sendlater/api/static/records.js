@@ -13,8 +13,8 @@ async function show() {
   const got = await ask("GET", "/v1/records?" + query({ topic: topic(), search: form.elements.search.value, limit: 200 }));
   $("#records tbody").replaceChildren(...got.items.map((one) => el("tr", {},
     el("td", {}, can.admin ? el("input", { type: "checkbox", value: one.place, "aria-label": `select ${one.place}` }) : ""),
-    el("td", {}, one.place), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, one.reason || ""),
-    el("td", {}, one.detail || ""), el("td", {}, one.target || ""),
+    el("td", {}, one.place), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, one.reason || (one.event_error ? "handler failed" : "")),
+    el("td", {}, one.detail || one.event_error || ""), el("td", {}, one.target || one.event_type || ""),
     el("td", { class: "cut" }, (one.value ?? (can.payload ? "(bytes)" : "(hidden)")).slice(0, 120)))));
   $("#note").textContent = got.items.length ? `${got.items.length} shown.` : "Nothing there.";
 }

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help setup demo test unit contract story chaos bench check format screenshots alerts lock clean
+.PHONY: help setup demo test unit contract story chaos bench check format screenshots speed alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -50,6 +50,9 @@ format: setup ## Rewrite the sources in the house format
 
 screenshots: setup ## Pictures of the page for docs/ (needs chromium)
 	$(BIN)/python tests/screenshots.py docs/images
+
+speed: setup ## How fast the page is (needs chromium; ARGS="--count 1000000")
+	$(BIN)/python tests/page_speed.py $(ARGS)
 
 alerts: ## Test the alert rules (needs promtool)
 	cd deploy/prometheus && promtool test rules sendlater.rules.test.yml

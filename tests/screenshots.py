@@ -4,11 +4,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parent / "story"), str(Path(__file__).parent)]
-
-from playwright.sync_api import sync_playwright
-from servers import own_redis, tool
-from test_page import Installation, chart_ready
+from pages import Installation, chart_ready, chromium
+from servers import own_redis
 
 from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
@@ -19,15 +16,12 @@ WIDTH, HEIGHT = 1280, 900
 def main(directory: Path) -> None:
     """Fill a store, serve it, and look at it."""
     directory.mkdir(parents=True, exist_ok=True)
-    with own_redis(Path(tempfile.mkdtemp())) as redis, sync_playwright() as playwright:
+    with own_redis(Path(tempfile.mkdtemp())) as redis, chromium() as browser:
         settings = Settings(
             redis=redis.url, space="pictures", http_addr="127.0.0.1:0", http_badge="staging"
         )
         process = HttpProcess(settings, redis_url=redis.url)
         Installation(process.url, redis.url, "pictures", {}).fill()
-        browser = playwright.chromium.launch(
-            executable_path=tool("chromium"), args=["--no-sandbox"]
-        )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(process.url)
         chart_ready(page)
@@ -36,7 +30,6 @@ def main(directory: Path) -> None:
         page.goto(f"{process.url}/schedule?id=emails-000000")
         page.locator("#payload .tree").wait_for()
         page.screenshot(path=directory / "detail.png")
-        browser.close()
         process.close()
 
 

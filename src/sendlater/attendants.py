@@ -36,7 +36,8 @@ class Attendants:
                 settings, redis_url=self._redis_url, pending=self._pending, broker=broker
             )
             self._metrics = MetricsServer(
-                settings.metrics_addr, StoreMetrics(self._pending, lag=lag)
+                settings.metrics_addr,
+                StoreMetrics(self._pending, lag=lag, dead_topic=settings.dead_topic),
             )
             _log.info("metrics are served", port=self._metrics.port)
         if settings.canary_topic:

@@ -58,8 +58,12 @@ class Canary:
         self._broker.close()
 
     def _send(self) -> None:
+        told = False
         while not self._stop.is_set():
             try:
+                if not told:
+                    self._desk.note({"canary-since-ms": self._clock.now_ms()})
+                    told = True
                 record = Record(topic=self._settings.canary_topic, value=b"canary")
                 due_ms = self._clock.now_ms() + AHEAD_MS
                 self._broker.send(

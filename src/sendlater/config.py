@@ -104,6 +104,8 @@ class Settings(BaseSettings):
     """
     rejected_topic: str = "rejected"
     """Where records go that cannot be scheduled, with the reason in headers."""
+    dead_topic: str = "dead-letters"
+    """Where handlers put events they have given up on; the page and the metrics count them."""
     history_topic: str = "history"
     """Where a copy of each delivery from a journal goes. Empty: nowhere."""
     horizon: str = ""

@@ -79,6 +79,8 @@ ANSWER_AWAITED_S = 120
 """How long a question with an Idempotency-Key counts as under way; its process may have died."""
 TAIL_COUNT_MAX = 2_000
 """Most records read back from the end of a partition when somebody looks at a topic."""
+LOOK_COUNT_MAX = 50_000
+"""Most records of a partition that are looked through for one schedule's: half a second or so."""
 
 FOLLOW_WAIT_S_MAX = 10
 """Longest a request waits for the next record of a topic: it holds a thread meanwhile."""

@@ -44,8 +44,11 @@ Lag = Callable[[], dict[str, int]]
 class StoreMetrics(Collector):
     """What the store knows, as Prometheus metrics; `sendlater_up` is 0 when it does not answer."""
 
-    def __init__(self, pending: Pending, *, lag: Lag, clock: Clock | None = None) -> None:
+    def __init__(
+        self, pending: Pending, *, lag: Lag, dead_topic: str = "", clock: Clock | None = None
+    ) -> None:
         self._desk = Desk(pending)
+        self._dead_topic = dead_topic
         self._lag = lag
         self._clock = clock or SystemClock()
 
@@ -100,6 +103,11 @@ class StoreMetrics(Collector):
         yield CounterMetricFamily(
             "sendlater_rescheduled", "Changes of a due time.", tally["rescheduled"]
         )
+        yield CounterMetricFamily(
+            "sendlater_dead",
+            "Events that handlers have given up on.",
+            tally[f"delivered:{self._dead_topic}"],
+        )
         for name, label, told in (
             ("delivered", "topic", "Records handed to the producer."),
             ("rejected", "reason", "Records that could not be scheduled."),
@@ -117,10 +125,12 @@ class StoreMetrics(Collector):
                 "How late the last canary arrived on its topic.",
                 tally["canary-late-ms"] / 1000,
             )
+        # Counted from the start of the service, so that the first one can be missed too.
+        if since_ms := max(tally["canary-at-ms"], tally["canary-since-ms"]):
             yield GaugeMetricFamily(
                 "sendlater_canary_age_seconds",
                 "Time since a canary arrived.",
-                max(0, self._clock.now_ms() - tally["canary-at-ms"]) / 1000,
+                max(0, self._clock.now_ms() - since_ms) / 1000,
             )
 
     def _memory(self) -> Iterator[Metric]:

@@ -13,8 +13,12 @@ from sendlater.pending.packing import pack
 from sendlater.pipeline.told import Told
 
 
-def schedule(schedule_id: bytes, due_ms: int, topic: str = "t") -> Schedule:
-    return Schedule(id=schedule_id, due_ms=due_ms, record=Record(topic=topic, value=b"v"))
+def schedule(
+    schedule_id: bytes, due_ms: int, topic: str = "t", caller: bytes | None = None
+) -> Schedule:
+    headers = [("h", None), ("c", b""), ("c", caller)]
+    record = Record(topic=topic, value=b"v", headers=headers)
+    return Schedule(id=schedule_id, due_ms=due_ms, record=record)
 
 
 @pytest.fixture
@@ -29,15 +33,17 @@ def put(desk: Desk, schedules: list[Schedule]) -> None:
             shard.park([x for s in mine[first : first + 500] for x in (s.id, s.due_ms, pack(s))])
 
 
-def everything(desk: Desk, wanted: Filter, count_max: int) -> list[bytes]:
+def everything(
+    desk: Desk, wanted: Filter, count_max: int, *, backwards: bool = False
+) -> list[bytes]:
     found: list[bytes] = []
-    page = desk.page(wanted, count_max=count_max)
+    page = desk.page(wanted, count_max=count_max, backwards=backwards)
     while True:
         assert len(page.schedules) <= count_max
         found += [s.id for s in page.schedules]
         if page.after is None:
             return found
-        page = desk.page(wanted, count_max=count_max, after=page.after)
+        page = desk.page(wanted, count_max=count_max, after=page.after, backwards=backwards)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -49,7 +55,12 @@ def test_pages_show_each_that_passes_once_and_in_order(
     draw = random.Random(seed)
     monkeypatch.setattr("sendlater.pending.pages.PAGE_LOOK_MAX", 3 + 20 * seed)
     stored = [
-        schedule(b"%c%d" % (draw.choice(b"ab"), n), draw.randrange(5), draw.choice(["x", "yy"]))
+        schedule(
+            b"%c%d" % (draw.choice(b"ab"), n),
+            draw.randrange(5),
+            draw.choice(["x", "yy"]),
+            draw.choice([b"shop", b"shopping" * 40, None]),
+        )
         for n in range(300)
     ]
     put(desk, stored)
@@ -59,6 +70,8 @@ def test_pages_show_each_that_passes_once_and_in_order(
         Filter(id_prefix=b"a"),
         Filter(topic="yy"),
         Filter(from_ms=2, id_prefix=b"b", topic="x"),
+        Filter(header=("c", b"shop")),
+        Filter(header=("c", b"shopping" * 40), topic="x"),
     ):
         expected = sorted(
             (s.due_ms, s.id)
@@ -67,8 +80,11 @@ def test_pages_show_each_that_passes_once_and_in_order(
             and (wanted.to_ms is None or s.due_ms <= wanted.to_ms)
             and s.id.startswith(wanted.id_prefix)
             and wanted.topic in ("", s.record.topic)
+            and (wanted.header is None or wanted.header in s.record.headers)
         )
-        assert everything(desk, wanted, draw.choice([1, 7, 100])) == [i for _, i in expected]
+        ids = [i for _, i in expected]
+        assert everything(desk, wanted, draw.choice([1, 7, 100])) == ids
+        assert everything(desk, wanted, draw.choice([1, 7, 100]), backwards=True) == ids[::-1]
 
 
 def test_a_filter_that_nothing_passes_still_comes_to_an_end(desk: Desk) -> None:

@@ -53,9 +53,12 @@ def test_every_number_is_of_the_store(pending):
     desk.tell({"rejected:no-time": 2}.items())
     told = Told(pending.shards[1], FixedClock(NOW_MS))
     told.delivered([b"a", b"b"], [NOW_MS - 250, NOW_MS], [b"orders", b"orders"])
+    told.delivered([b"c"], [NOW_MS], [b"dead-letters"])
     told.flush()
 
-    got = scrape(StoreMetrics(pending, lag=lambda: {"in": 7}, clock=FixedClock(NOW_MS)))
+    clock = FixedClock(NOW_MS)
+    lag = {"in": 7}
+    got = scrape(StoreMetrics(pending, lag=lambda: lag, dead_topic="dead-letters", clock=clock))
 
     assert got[("sendlater_up",)] == 1
     assert got[("sendlater_pending",)] == 4
@@ -69,9 +72,10 @@ def test_every_number_is_of_the_store(pending):
     assert got[("sendlater_rescheduled_total",)] == 1
     assert got[("sendlater_rejected_total", ("reason", "no-time"))] == 2
     assert got[("sendlater_delivered_total", ("topic", "orders"))] == 2
-    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.2"))] == 1
-    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.5"))] == 2
-    assert got[("sendlater_lateness_seconds_count",)] == 2
+    assert got[("sendlater_dead_total",)] == 1
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.2"))] == 2
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.5"))] == 3
+    assert got[("sendlater_lateness_seconds_count",)] == 3
     assert got[("sendlater_lateness_seconds_sum",)] == 0.25
     assert got[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
     assert got[("sendlater_redis_memory_bytes",)] > 0
@@ -85,6 +89,17 @@ def test_the_reference_names_each_metric_and_no_other(pending):
     families = {re.sub("_(bucket|count|sum|created)$", "", name) for name, *_ in got}
     # Without a sample there is no name: nothing has been delivered or rejected here.
     assert families | {"sendlater_delivered_total", "sendlater_rejected_total"} == documented
+
+
+def test_a_canary_that_never_comes_is_missed_too(pending):
+    Desk(pending).note({"canary-since-ms": NOW_MS - 200_000})
+    got = scrape(StoreMetrics(pending, lag=dict, clock=FixedClock(NOW_MS)))
+    assert got[("sendlater_canary_age_seconds",)] == 200
+    assert ("sendlater_canary_lateness_seconds",) not in got
+    Desk(pending).note({"canary-at-ms": NOW_MS - 7_000, "canary-late-ms": 20})
+    got = scrape(StoreMetrics(pending, lag=dict, clock=FixedClock(NOW_MS)))
+    assert got[("sendlater_canary_age_seconds",)] == 7
+    assert got[("sendlater_canary_lateness_seconds",)] == 0.02
 
 
 def test_what_is_a_little_overdue_is_no_news(pending):

@@ -220,6 +220,25 @@ def test_pages_show_each_once_with_every_filter(api, pending):
     refused(api.get("/v1/schedules", params={"due_from": "noon"}), 422, "expected an RFC 3339")
 
 
+def test_a_caller_selects_and_the_last_come_first_if_asked(api, pending):
+    for n in range(12):
+        headers = [["CALLER_SERVICE", "shop" if n % 3 else "shopping"]] if n % 2 else []
+        send(api, id=f"n{n:02}", due_ms=FAR_MS + n, headers=headers)
+    shop = ["n01", "n05", "n07", "n11"]
+    assert ids(api.get("/v1/schedules", params={"caller": "shop"})) == shop
+    last = api.get("/v1/schedules", params={"caller": "shop", "order": "last", "limit": 3})
+    assert ids(last) == shop[:0:-1]
+    cursor = last.json()["next_cursor"]
+    rest = api.get(
+        "/v1/schedules", params={"caller": "shop", "order": "last", "cursor": cursor}
+    ).json()
+    assert ([one["id"] for one in rest["items"]], rest["next_cursor"]) == (["n01"], None)
+    cancelled = api.post("/v1/schedules:cancel", json={"caller": "shop"}).json()
+    assert cancelled["changed"] == 4
+    assert pending.counts()["pending"] == 8
+    refused(api.get("/v1/schedules", params={"order": "middle"}), 400, "order")
+
+
 def test_a_bulk_change_is_counted_first_then_made_then_undone(api, pending):
     for n in range(20):
         send(api, id=f"n{n:02}", topic="ab"[n % 2], due_ms=FAR_MS + n)
@@ -361,6 +380,23 @@ def test_a_dead_event_is_sent_to_its_handlers_with_all_attempts_before_it(
     (again,) = pending.list(count_max=9)
     assert (again.record.topic, again.record.value) == ("remind", b"e")
     assert again.record.headers == [("context-who", b"me"), ("event-id", b"7")]
+
+
+def test_the_versions_and_the_deliveries_of_one_are_found(api, redis_url, space):
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        for n in range(3):
+            topics.produce(Record(topic="schedules", key=b"k1", value=b"%d" % n))
+            topics.produce(Record(topic="schedules", key=b"k10", value=b"another"))
+            named = [("sendlater-id", b"k1")]
+            topics.produce(Record(topic="orders", value=b"%d" % n, headers=named))
+    versions = api.get("/v1/records", params={"topic": "schedules", "key": "k1"}).json()["items"]
+    assert [one["value"] for one in versions] == ["2", "1", "0"]
+    asked = {"topic": "orders", "id": "k1", "since_ms": versions[0]["at_ms"]}
+    assert len(api.get("/v1/records", params={**asked, "since_ms": 0}).json()["items"]) == 3
+    late = {**asked, "since_ms": versions[0]["at_ms"] + HOUR_MS}
+    assert api.get("/v1/records", params=late).json()["items"] == []
+    refused(api.get("/v1/records", params={"id": "k1"}), 422, "expected one of search, key")
+    refused(api.get("/v1/records", params={**asked, "key": "k1"}), 422, "expected one of")
 
 
 def test_a_topic_is_followed_call_by_call(api, redis_url, space):

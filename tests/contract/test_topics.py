@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from redis import Redis
 from servers import wait_until
 
+from sendlater.client.brokers import RedisBroker
 from sendlater.errors import BadRequest, BrokerUnavailable, NotSupported
 from sendlater.model import Record
 from sendlater.topics import TopicRecord, Topics
@@ -39,6 +40,18 @@ def all_of(topics: Topics, topic: str) -> list[TopicRecord]:
             found += page
             position = page[-1].position
     return found
+
+
+def test_a_broker_tells_where_it_has_put_each_record(topics):
+    """Partitions are chosen by key, or in turn; who waits for a place must be told it."""
+    told, broker = [], RedisBroker(topics)
+    for n in range(12):
+        record = Record(topic="t", key=b"%d" % n if n % 2 else None, value=b"%d" % n)
+        broker.send(record, on_done=lambda error, *place, n=n: told.append((n, error, *place)))
+    broker.flush()
+    there = {(int(r.value), None, r.partition, r.position) for r in all_of(topics, "t")}
+    assert set(told) == there
+    assert len({partition for _, _, partition, _ in told}) > 1
 
 
 def test_a_record_comes_back_byte_for_byte(topics):

@@ -128,6 +128,31 @@ def test_random_calls_of_many_threads_end_as_a_model_says(world):
     assert {one["id"]: one["due_ms"] for one in items} == expected
 
 
+def test_what_became_of_one_is_found_on_its_topics_and_sent_again(world):
+    """Its versions on the inbox, its delivery by the time it was made, and the record itself."""
+    before_ms = time.time_ns() // 1_000_000
+    world.post(id="found", value="1", delay="1h")
+    world.post(id="found", value="2", delay="1h")
+    world.api.post("/v1/schedules/found:deliver-now")
+    (message,) = wait_until(lambda: world.arrived(b"found"), "it arrived")
+
+    def records(**asked):
+        return world.api.get("/v1/records", params=asked).json()["items"]
+
+    versions = records(topic="rest-in", key="found")
+    assert [one["value"] for one in versions] == ["2", "1"]
+    (delivered,) = records(topic=world.target, id="found", since_ms=before_ms)
+    assert delivered["place"] == f"{message.partition()}/{message.offset()}"
+    assert records(topic=world.target, id="found", since_ms=before_ms + 3_600_000) == []
+    again = {"topic": world.target, "places": [delivered["place"]], "target": world.target}
+    assert world.api.post("/v1/records:redrive", json=again).json()["redriven"] == 1
+
+    def values():
+        return [m.value() for m in list(world.reader.messages)].count(b"2")
+
+    wait_until(lambda: values() == 2, "it arrived again")
+
+
 def test_many_lines_arrive_and_a_spike_of_them_is_moved_at_once(world):
     line = {"topic": world.target, "value": "v", "delay": "2h"}
     body = b"\n".join(json.dumps({**line, "id": f"spike-{n}"}).encode() for n in range(1_000))

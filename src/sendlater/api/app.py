@@ -1,5 +1,6 @@
 """The ASGI application: routes, errors, who may pass, limits."""
 
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
-from sendlater.api import operations, page, problems, reference, schedules
+from sendlater.api import assets, operations, page, problems, reference, schedules
 from sendlater.api.access import LOOPBACK, Gate
 from sendlater.api.desktop import Desktop
 from sendlater.api.documented import describe
@@ -53,6 +54,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         desktop.start()
+        threading.Thread(target=assets.pack_all, name="pack", daemon=True).start()
         yield
         desktop.stop()
 
@@ -71,6 +73,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     app.include_router(operations.router)
     app.include_router(reference.router)
     app.include_router(page.router)
+    app.include_router(assets.router)
     describe(app, with_tokens=desktop.tokens.asked)
     gate = Gate(
         Bounded(ShortCut(app)),

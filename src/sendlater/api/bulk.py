@@ -15,7 +15,6 @@ from sendlater.errors import BadRequest
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX
 from sendlater.model import Schedule, State
 from sendlater.pending import Answer, Filter, Move
-from sendlater.pending.connect import answering
 from sendlater.pending.packing import pack, unpack
 from sendlater.pending.papers import Entry, Papers, Undo
 
@@ -101,8 +100,7 @@ class Bulk:
         if not isinstance(wanted, Filter):
             if len(wanted) > BULK_IDS_MAX:
                 raise Problem(422, f"ids: expected at most {BULK_IDS_MAX}, got {len(wanted)}")
-            with answering():
-                got = [self._office.pending.get(i) for i in dict.fromkeys(wanted)]
+            got = self._office.desk.get_many(list(dict.fromkeys(wanted)))
             found = [one for one in got if one is not None and one.state is State.PENDING]
             return sorted(found, key=lambda one: (one.due_ms, one.id)), len(got) - len(found)
         if wanted.is_range:
@@ -202,11 +200,10 @@ class Bulk:
     def _restore(self, undos: list[Undo]) -> Counter[str]:
         """Schedule anew what was cancelled, unless its id is in use again."""
         now_ms, again, answers = self._clock.now_ms(), [], Counter[str]()
-        for undo in undos:
+        there = self._office.desk.get_many([undo.id for undo in undos])
+        for undo, stands in zip(undos, there, strict=True):
             assert undo.packed is not None
-            with answering():
-                taken = self._office.pending.get(undo.id) is not None
-            if taken:
+            if stands is not None:
                 answers["replaced"] += 1
                 continue
             due_ms = max(now_ms, undo.due_ms)
@@ -217,9 +214,8 @@ class Bulk:
 
     def _move_back(self, undos: list[Undo]) -> Counter[str]:
         now_ms, moves, answers = self._clock.now_ms(), [], Counter[str]()
-        for undo in undos:
-            with answering():
-                stands = self._office.pending.get(undo.id)
+        there = self._office.desk.get_many([undo.id for undo in undos])
+        for undo, stands in zip(undos, there, strict=True):
             if stands is None or stands.due_ms != undo.moved_to_ms:
                 answers[Answer.CHANGED.value if stands else Answer.UNKNOWN.value] += 1
             else:

@@ -37,8 +37,9 @@ class Desktop:
         self.bulk = Bulk(self.office, self.papers, clock=self.clock, undo_hours=settings.undo_hours)
         self.records = Records(settings, redis_url=redis_url)
         lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
-        self.metrics = StoreMetrics(self.pending, lag=lag, clock=self.clock)
-        self.watch = Watch(self.office.desk, lag=lag, clock=self.clock)
+        dead_topic = settings.dead_topic
+        self.metrics = StoreMetrics(self.pending, lag=lag, dead_topic=dead_topic, clock=self.clock)
+        self.watch = Watch(self.office.desk, lag=lag, dead_topic=dead_topic, clock=self.clock)
         self.listeners = 0
         """Pages that are updated live."""
         self.followers = CapacityLimiter(FOLLOWERS_COUNT_MAX)

@@ -27,7 +27,9 @@ from sendlater.limits import (
     FOLLOW_WAIT_S_MAX,
     OVERDUE_AFTER_MS,
     PAGE_COUNT_MAX,
+    RECENT_COUNT_MAX,
 )
+from sendlater.model import DUE_MS_MAX
 from sendlater.pending import Filter
 
 router = APIRouter()
@@ -165,6 +167,7 @@ def histogram(
             "sampled": got.sampled,
             "overdue": desk.count(to_ms=now_ms - OVERDUE_AFTER_MS),
             "drain_per_s": round(at.watch.drain_per_s),
+            "drain_measured": at.watch.drain_measured,
             "late_ms": late,
         }
     )
@@ -182,8 +185,11 @@ def deliveries(
 ) -> Response:
     """What the lanes handed to the producer, and how late; at high rates a sample."""
     require(request.scope, Role.READ)
+    at = desktop(request)
     wanted = search.encode(errors="surrogateescape")
-    every = desktop(request).office.desk.recent(count_max=limit if not search else 10_000)
+    every = at.office.desk.recent(
+        count_max=RECENT_COUNT_MAX * at.settings.shards if search else limit
+    )
     found = (one for one in every if wanted in one.id or search in one.topic)
     items = [
         {
@@ -208,17 +214,29 @@ def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
     search: str = Query("", max_length=200, description="In key, headers or value."),
+    key: str | None = Query(None, description="Those with this key; looks further back."),
+    id: str | None = Query(None, description="Deliveries of this schedule; with `since_ms`."),
+    since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: not before."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
     """Rejected records and dead letters say why in headers; `place` names one for redriving."""
     who, at = require(request.scope, Role.READ), desktop(request)
     payload = at.shows_payload(who)
-    if search and not payload:
-        raise Problem(403, "search: expected a role that is shown payloads")
+    if (search or key is not None) and not payload:
+        raise Problem(403, "search, key: expected a role that is shown payloads")
+    if (id is None) != (since_ms is None) or sum((bool(search), key is not None, bool(id))) > 1:
+        raise Problem(422, "expected one of search, key, and id with since_ms")
     name = topic or at.settings.rejected_topic
     if not wire.is_topic(name):
         raise Problem(422, f"topic: expected a topic name, got {name[:80]!r}")
-    found = at.records.last(name, count=limit, search=search)
+    if id is not None and since_ms is not None:
+        named = id.encode(errors="surrogateescape")
+        found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
+    elif key is not None:
+        named = key.encode(errors="surrogateescape")
+        found = at.records.versions(name, key=named, count=limit)
+    else:
+        found = at.records.last(name, count=limit, search=search)
     return answer({"items": [show_record(one, payload=payload) for one in found]})
 
 

@@ -1,11 +1,8 @@
 """The page: HTML shells, sign-in, live numbers. What it shows and does goes through /v1."""
 
 import asyncio
-import gzip
 import time
 from collections.abc import AsyncIterator
-from functools import cache
-from importlib import resources
 from urllib.parse import parse_qs
 
 import msgspec
@@ -15,8 +12,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from sendlater.api.access import COOKIE, SESSION_S, Role, require
 from sendlater.api.problems import Problem
-from sendlater.api.reference import html, plotly_script
+from sendlater.api.reference import html
 from sendlater.api.schedules import desktop
+from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 
 router = APIRouter(include_in_schema=False)
 EVENT_S = 2.0
@@ -24,69 +22,41 @@ EVENT_S = 2.0
 LISTENERS_MAX = 100
 """Most pages that are updated live at once."""
 SIGN_IN_BYTES_MAX = 1_000
-STATIC_S = 3_600
-"""How long browsers keep our scripts; plotly's for a year, its version is in the name."""
-TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 PAGES = {
     "/": ("overview", "Pending"),
     "/schedule": ("detail", "Schedule"),
     "/history": ("history", "History"),
-    "/rejected": ("records", "Rejected and dead"),
+    "/rejected": ("records", "Rejected"),
+    "/dead": ("records", "Dead letters"),
     "/audit": ("audit", "Audit"),
 }
-
-
-@cache
-def static(name: str) -> tuple[bytes, bytes] | None:
-    """A file of ours, or plotly's script from its package: plain and compressed."""
-    script, content = plotly_script()
-    if name != script:
-        file = resources.files(__package__) / "static" / name
-        if "/" in name or name.startswith(".") or not file.is_file():
-            return None
-        content = file.read_bytes()
-    return content, gzip.compress(content, 6)
-
-
-@router.get("/static/{name}")
-def static_file(request: Request, name: str) -> Response:
-    """Scripts and styles; no token is needed for them."""
-    found = static(name)
-    if found is None:
-        raise Problem(404, "no such file")
-    kept_s = 365 * 86_400 if name == plotly_script()[0] else STATIC_S
-    headers = {"Cache-Control": f"public, max-age={kept_s}", "Vary": "Accept-Encoding"}
-    plain, packed = found
-    kind = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        return Response(packed, media_type=kind, headers=headers)
-    return Response(plain, media_type=kind, headers=headers)
 
 
 def _shell(request: Request) -> HTMLResponse:
     who = require(request.scope, Role.READ)
     at = desktop(request)
-    name, title = PAGES[request.scope["path"]]
+    path = request.scope["path"]
+    name, title = PAGES[path]
     return html(
         f"{name}.html",
         name=name,
         title=title,
-        pages={path: told for path, (_, told) in PAGES.items() if path != "/schedule"},
-        path=request.scope["path"],
+        pages={to: told for to, (_, told) in PAGES.items() if to != "/schedule"},
+        path=path,
         who=who,
         role=who.role.name.lower(),
         payload=at.shows_payload(who),
         badge=at.settings.http_badge,
         signed_in=at.tokens.asked,
-        plotly=plotly_script()[0],
-        rejected_topic=at.settings.rejected_topic,
-        inbox=at.office.inboxes[0],
+        topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
+        inboxes=" ".join(at.office.inboxes),
+        recent=RECENT_COUNT_MAX * at.settings.shards,
+        tail=TAIL_COUNT_MAX,
     )
 
 
 for _path in PAGES:
-    router.add_api_route(_path, _shell, methods=["GET"], name=PAGES[_path][0])
+    router.add_api_route(_path, _shell, methods=["GET"], name=_path)
 
 
 @router.get("/sign-in")

@@ -1,8 +1,10 @@
 """Looking back: the last records of the rejected and dead-letter topics, and sending them again."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,16 +20,32 @@ from sendlater.client.reading import TOLD
 from sendlater.config import Settings, client_options
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, BrokerUnavailable
-from sendlater.limits import TAIL_COUNT_MAX
+from sendlater.limits import LOOK_COUNT_MAX, TAIL_COUNT_MAX
 from sendlater.model import Headers, Record, Schedule
 
 ASK_S = 10.0
 """Longest wait for the broker."""
-POLL_S = 0.5
+POLL_S = 0.05
+SINCE_MARGIN_MS = 1_000
+"""How far a broker's clock may be behind the one that told of a delivery."""
+
+
+Wanted = Callable[[Arrived], bool]
+Place = tuple[int, int]
+"""Partition and position of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is read of a topic: the last `count` records of each partition, or the first `count`
+    that were appended at `since_ms` or later."""
+
+    count: int
+    since_ms: int | None = None
 
 
 class KafkaTails:
-    """The end of topics on Kafka, read without a group."""
+    """Stretches of topics on Kafka, read without a group."""
 
     def __init__(self, settings: Settings) -> None:
         self._options = {
@@ -46,46 +64,58 @@ class KafkaTails:
         except KafkaException as error:
             raise BrokerUnavailable(f"topic {topic!r}: {error}") from error
 
-    def tail(self, topic: str, *, count: int) -> list[Arrived]:
-        """Up to `count` last records of each partition. Raises BrokerUnavailable."""
-        consumer = Consumer(self._options)
-        try:
+    def read(self, topic: str, stretch: Stretch) -> Iterator[Arrived]:
+        """The records of a stretch, in order within a partition. Raises BrokerUnavailable."""
+        with self._consumer(topic) as consumer:
             found = consumer.list_topics(topic, ASK_S).topics[topic]
             if found.error is not None:
-                return []
-            starts = []
+                return
+            since = [TopicPartition(topic, n, stretch.since_ms or 0) for n in found.partitions]
+            begins = (
+                {at.partition: at.offset for at in consumer.offsets_for_times(since, ASK_S)}
+                if stretch.since_ms is not None
+                else {}
+            )
+            parts = {}
             for number in found.partitions:
                 low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), ASK_S)
-                if high > low:
-                    starts.append((TopicPartition(topic, number, max(low, high - count)), high))
-            return list(self._read(consumer, starts))
-        except KafkaException as error:
-            raise BrokerUnavailable(f"topic {topic!r}: {error}") from error
-        finally:
-            consumer.close()
+                begin = begins.get(number, high - stretch.count)
+                # A time behind the last record has no offset: below zero.
+                begin = high if number in begins and begin < 0 else max(low, begin)
+                parts[number] = (begin, min(high, begin + stretch.count))
+            yield from self._read(consumer, topic, parts)
 
-    def at(self, topic: str, partition: int, position: int) -> Arrived | None:
-        """One record; None when it is gone."""
+    def at(self, topic: str, places: Sequence[Place]) -> dict[Place, Arrived]:
+        """The records at these places, as far as they are there."""
+        found = {}
+        with self._consumer(topic) as consumer:
+            for partition, begin, end in runs(places):
+                low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), ASK_S)
+                parts = {partition: (max(low, begin), min(high, end))}
+                for record in self._read(consumer, topic, parts):
+                    found[record.partition, record.position] = record
+        return found
+
+    @contextmanager
+    def _consumer(self, topic: str) -> Iterator[Consumer]:
         consumer = Consumer(self._options)
         try:
-            place = TopicPartition(topic, partition, position)
-            low, high = consumer.get_watermark_offsets(place, ASK_S)
-            if not low <= position < high:
-                return None
-            return next(self._read(consumer, [(place, position + 1)]), None)
+            yield consumer
         except KafkaException as error:
             raise BrokerUnavailable(f"topic {topic!r}: {error}") from error
         finally:
             consumer.close()
 
     def _read(
-        self, consumer: Consumer, starts: list[tuple[TopicPartition, int]]
+        self, consumer: Consumer, topic: str, parts: dict[int, tuple[int, int]]
     ) -> Iterator[Arrived]:
-        """Records up to each partition's end, which others may be moving on."""
-        waiting: dict[int | None, int] = {start.partition: end for start, end in starts}
+        """Records from each partition's begin up to its end, which others may be moving on."""
+        waiting: dict[int | None, int] = {
+            n: end for n, (begin, end) in parts.items() if begin < end
+        }
         if not waiting:
             return
-        consumer.assign([start for start, _ in starts])
+        consumer.assign([TopicPartition(topic, n, parts[n][0]) for n in waiting if n is not None])
         deadline = time.monotonic() + ASK_S
         while waiting and time.monotonic() < deadline:
             for message in consumer.consume(TAIL_COUNT_MAX, POLL_S):
@@ -110,24 +140,44 @@ class RedisTails:
         """Whether there is such a topic."""
         return self._topics.exists(topic)
 
-    def tail(self, topic: str, *, count: int) -> list[Arrived]:
-        """Up to `count` last records of each partition."""
+    def read(self, topic: str, stretch: Stretch) -> Iterator[Arrived]:
+        """The records of a stretch; with `since_ms` those among the last `count`."""
         if not self._topics.exists(topic):
-            return []
-        return [
-            _of_redis(record)
-            for number in range(self._topics.partitions(topic))
-            for record in self._topics.read_last(topic, number, count_max=count)
-        ]
+            return
+        for number in range(self._topics.partitions(topic)):
+            for record in self._topics.read_last(topic, number, count_max=stretch.count):
+                if stretch.since_ms is None or record.timestamp_ms >= stretch.since_ms:
+                    yield _of_redis(record)
 
-    def at(self, topic: str, partition: int, position: int) -> Arrived | None:
-        """One record; None when it is gone."""
-        if not self._topics.exists(topic) or partition >= self._topics.partitions(topic):
-            return None
-        got = self._topics.read_range(
-            topic, partition, start=position, end=position + 1, count_max=1
-        )
-        return _of_redis(got[0]) if got else None
+    def at(self, topic: str, places: Sequence[Place]) -> dict[Place, Arrived]:
+        """The records at these places, as far as they are there."""
+        found = {}
+        known = self._topics.partitions(topic) if self._topics.exists(topic) else 0
+        for partition, position in places:
+            if partition < known:
+                for record in self._topics.read_range(
+                    topic, partition, start=position, end=position + 1, count_max=1
+                ):
+                    found[partition, position] = _of_redis(record)
+        return found
+
+
+def runs(places: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
+    """(partition, begin, end) of neighbouring places, which are read together.
+
+    >>> list(runs([(0, 5), (1, 7), (0, 3), (0, 900_000)]))
+    [(0, 3, 6), (0, 900000, 900001), (1, 7, 8)]
+    """
+    run: tuple[int, int, int] | None = None
+    for partition, position in sorted(set(places)):
+        if run and run[0] == partition and position - run[2] <= TAIL_COUNT_MAX:
+            run = (partition, run[1], position + 1)
+        else:
+            if run:
+                yield run
+            run = (partition, position, position + 1)
+    if run:
+        yield run
 
 
 def _of_redis(record: Any) -> Arrived:
@@ -143,7 +193,7 @@ def _of_redis(record: Any) -> Arrived:
 
 
 class Records:
-    """Records that were delivered to a topic, latest first."""
+    """Records of a topic, latest first."""
 
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
         self._tails: KafkaTails | RedisTails = (
@@ -153,23 +203,41 @@ class Records:
     def last(self, topic: str, *, count: int, search: str = "") -> list[Arrived]:
         """The last records that contain `search` in key, headers or value, bounded."""
         wanted = search.encode()
-        found = [
-            record
-            for record in self._tails.tail(topic, count=TAIL_COUNT_MAX if search else count)
-            if not wanted or _contains(record, wanted)
-        ]
-        return sorted(found, key=lambda r: (-r.timestamp_ms, -r.position))[:count]
+        stretch = Stretch(TAIL_COUNT_MAX if search else count)
+        return self._some(
+            topic, stretch, count, lambda record: not wanted or _contains(record, wanted)
+        )
 
     def exists(self, topic: str) -> bool:
         """Whether there is such a topic."""
         return self._tails.exists(topic)
 
-    def at(self, topic: str, place: str) -> Arrived | None:
-        """The record at `partition/position`."""
-        partition, position = (int(part) for part in place.split("/"))
-        if not (partition < 2**31 and position < 2**63):
-            return None
-        return self._tails.at(topic, partition, position)
+    def versions(self, topic: str, *, key: bytes, count: int) -> list[Arrived]:
+        """The last records with a key, among the last LOOK_COUNT_MAX of each partition."""
+        return self._some(topic, Stretch(LOOK_COUNT_MAX), count, lambda record: record.key == key)
+
+    def delivered(
+        self, topic: str, *, schedule_id: bytes, since_ms: int, count: int
+    ) -> list[Arrived]:
+        """The deliveries of a schedule among the LOOK_COUNT_MAX records a partition took next."""
+        stretch = Stretch(LOOK_COUNT_MAX, since_ms - SINCE_MARGIN_MS)
+        return self._some(
+            topic, stretch, count, lambda record: record.header(names.ID) == schedule_id
+        )
+
+    def _some(self, topic: str, stretch: Stretch, count: int, wanted: Wanted) -> list[Arrived]:
+        found = (record for record in self._tails.read(topic, stretch) if wanted(record))
+        return nlargest(count, found, key=lambda record: (record.timestamp_ms, record.position))
+
+    def at(self, topic: str, places: Sequence[str]) -> list[Arrived | None]:
+        """The records at these places, `partition/position`; None for those that are gone."""
+        wanted = []
+        for place in places:
+            partition, position = (int(part) for part in place.split("/"))
+            wanted.append((partition, position))
+        there = [p for p in wanted if p[0] < 2**31 and p[1] < 2**63 - 1]
+        found = self._tails.at(topic, there)
+        return [found.get(place) for place in wanted]
 
 
 def _contains(record: Arrived, wanted: bytes) -> bool:
@@ -198,20 +266,20 @@ def show_record(record: Arrived, *, payload: bool) -> dict[str, Any]:
 
 
 def again(record: Arrived, *, target: str | None, due_ms: int) -> Schedule:
-    """A schedule that delivers a rejected record, or a dead event, to where it was meant.
+    """A schedule that delivers a rejected or dead record to where it was meant; a dead event begins
+    anew, with all its attempts.
 
     Raises BadRequest when nothing says where that is.
     """
-    event = alive_again(record)
-    if event is not None and not target:
-        meant = replace(event, value=event.value or b"")
-        return Schedule(id=str(ULID()).encode(), due_ms=due_ms, record=meant)
+    alive = alive_again(record)
     told = record.header(names.REJECTED_TARGET) or record.header(names.TARGET_TOPIC)
-    topic = target or (told or b"").decode(errors="replace")
+    topic = target or (alive.topic if alive else (told or b"").decode(errors="replace"))
     if not topic:
         raise BadRequest("expected a target: the record does not say where it was meant to go")
     headers: Headers = [
-        (name, value) for name, value in record.headers if not name.startswith(names.PREFIXES)
+        (name, value)
+        for name, value in (alive or record).headers
+        if not name.startswith(names.PREFIXES)
     ]
     key = record.header(names.TARGET_KEY) if record.header(names.TARGET_TOPIC) else record.key
     meant = Record(topic=topic, key=key, value=record.value or b"", headers=headers)
@@ -230,9 +298,8 @@ def redrive(
     """Schedule records of a topic anew; they stay where they are. Says which could not be."""
     good: list[Schedule] = []
     skipped = []
-    for place in places:
+    for place, record in zip(places, records.at(topic, places), strict=True):
         try:
-            record = records.at(topic, place)
             if record is None:
                 raise Problem(404, "no such record (any more)")
             schedule = again(record, target=target, due_ms=due_ms)

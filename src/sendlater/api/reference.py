@@ -4,8 +4,7 @@ import base64
 import hashlib
 import re
 from functools import cache
-from importlib import metadata, resources, util
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from fastapi import APIRouter, Request
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from starlette.responses import HTMLResponse
 
+from sendlater.api import assets
 from sendlater.api.access import Role, require
 
 PLOTLY_STYLE = re.compile(rb"\.textContent='(\.maplibregl-map[^']*)'")
@@ -20,20 +20,10 @@ PLOTLY_STYLE = re.compile(rb"\.textContent='(\.maplibregl-map[^']*)'")
 
 
 @cache
-def plotly_script() -> tuple[str, bytes]:
-    """Name, with the version, and content of plotly.js as it lies in the Python package."""
-    package = util.find_spec("plotly")
-    assert package is not None
-    assert package.origin is not None
-    path = Path(package.origin).parent / "package_data" / "plotly.min.js"
-    return f"plotly-{metadata.version('plotly')}.min.js", path.read_bytes()
-
-
-@cache
 def policy() -> str:
     """Content-Security-Policy: nothing from elsewhere, no inline script, and no inline style but
     what plotly.js adds by itself: an empty element that it fills by script, and the one above."""
-    styles = [b"", *PLOTLY_STYLE.findall(plotly_script()[1])]
+    styles = [b"", *PLOTLY_STYLE.findall(assets.contents()[assets.PLOTLY])]
     digests = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
     allowed = [f"'sha256-{digest}'" for digest in digests]
     return (
@@ -51,6 +41,7 @@ def templates() -> Environment:
     """Our templates; everything put into them is escaped."""
     loader = FileSystemLoader(str(resources.files(__package__) / "templates"))
     made = Environment(loader=loader, autoescape=select_autoescape(), trim_blocks=True)
+    made.globals["asset"] = assets.address
     made.filters["json"] = lambda value: msgspec.json.format(
         msgspec.json.encode(value), indent=2
     ).decode()

@@ -129,6 +129,9 @@ def page(
     state: Literal["pending", "claimed"] = Query(
         "pending", description="claimed: on their way, without pages."
     ),
+    order: Literal["first", "last"] = Query(
+        "first", description="Which come first: those due first, or last."
+    ),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
     cursor: str | None = Query(None),
 ) -> Response:
@@ -143,18 +146,19 @@ def page(
         due_to=due_to,
         id_prefix=id_prefix,
         topic=topic,
+        caller=caller,
         now_ms=at.clock.now_ms(),
     )
     behind = at.office.caught_up(within_s=LOOK_S)
     if state == "pending":
         after = from_cursor(cursor) if cursor else None
-        got = at.office.desk.page(wanted, count_max=limit, after=after)
+        got = at.office.desk.page(wanted, count_max=limit, after=after, backwards=order == "last")
         found, next_cursor = got.schedules, got.after and to_cursor(got.after)
     else:
         found, next_cursor = at.office.desk.claimed(count_max=limit), None
+        if caller:
+            found = [one for one in found if wire.caller_of(one.record.headers) == caller]
     payload = at.shows_payload(who)
-    if caller:
-        found = [one for one in found if wire.caller_of(one.record.headers) == caller]
     items = [wire.show(one, payload=payload) for one in found]
     told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
     return answer({"items": items, "next_cursor": next_cursor}, headers=told)

@@ -93,6 +93,7 @@ _SELECTION: Json = {
     "due_to": _or_null("string", description="Not included."),
     "id_prefix": _or_null("string"),
     "topic": _or_null("string"),
+    "caller": _or_null("string", description="As header CALLER_SERVICE says."),
     "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
 }
 _SCHEDULE: Json = {
@@ -267,6 +268,7 @@ SCHEMAS: dict[str, Json] = {
             "late_ms": {"type": "object"},
             "delivered_per_s": {"type": "number"},
             "drain_per_s": {"type": "number"},
+            "dead": _COUNT,
             "why": {"type": "array", "items": _TEXT},
         },
     },
@@ -293,6 +295,7 @@ SCHEMAS: dict[str, Json] = {
         sampled={"type": "boolean"},
         overdue=_COUNT,
         drain_per_s={"type": "number"},
+        drain_measured={"type": "boolean", "description": "Else it is a guess."},
         late_ms={"type": "array", "items": _COUNT, "description": "Predicted, at drain_per_s."},
     ),
     "Audit": _object(

@@ -129,12 +129,14 @@ def predicted_late_ms(
 class Watch:
     """Looks at the counters every now and then, in a thread; answers from what it saw."""
 
-    def __init__(self, desk: Desk, *, lag: Lag, clock: Clock) -> None:
+    def __init__(self, desk: Desk, *, lag: Lag, dead_topic: str, clock: Clock) -> None:
         self._desk, self._lag, self._clock = desk, lag, clock
+        self._dead = f"delivered:{dead_topic}"
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1_000 / SAMPLE_S))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.drain_per_s = DRAIN_DEFAULT_PER_S
+        self.drain_measured = False
         self._lag_seen: dict[str, int] | None = {}
 
     def start(self) -> None:
@@ -166,6 +168,7 @@ class Watch:
             # Only a busy interval says what the limit is.
             if last.counts["pending"] and rate > 1_000 and self._overdue(last.at_ms):
                 self.drain_per_s = 0.7 * self.drain_per_s + 0.3 * rate
+                self.drain_measured = True
         self._samples.append(sample)
         try:
             self._lag_seen = self._lag()
@@ -221,6 +224,7 @@ class Watch:
             **counts,
             "delivered": _sum(tally, "delivered:"),
             "rescheduled": tally["rescheduled"],
+            "dead": tally[self._dead],
             "due": due,
             "overdue": overdue,
             "oldest_overdue_ms": now_ms - oldest_ms if overdue and oldest_ms is not None else 0,

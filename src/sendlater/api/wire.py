@@ -107,6 +107,7 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     due_to: str | None = None
     id_prefix: str | None = None
     topic: str | None = None
+    caller: str | None = None
 
     def filter(self, *, now_ms: int) -> Filter:
         """The filter; due_to is not included. Raises BadRequest, BadTime."""
@@ -117,13 +118,14 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
             due_to=self.due_to,
             id_prefix=self.id_prefix,
             topic=self.topic,
+            caller=self.caller,
             now_ms=now_ms,
         )
 
     @property
     def has_filter(self) -> bool:
         """Whether anything but ids is given."""
-        return any((self.due_from, self.due_to, self.id_prefix, self.topic))
+        return any((self.due_from, self.due_to, self.id_prefix, self.topic, self.caller))
 
 
 class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):
@@ -167,6 +169,7 @@ def to_filter(
     id_prefix: str | None,
     topic: str | None,
     now_ms: int,
+    caller: str | None = None,
 ) -> Filter:
     """A filter from texts; due_to is not included. Raises BadTime."""
     return Filter(
@@ -174,6 +177,7 @@ def to_filter(
         to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,
         id_prefix=(id_prefix or "").encode(errors="surrogateescape"),
         topic=topic or "",
+        header=(names.CALLER_SERVICE, caller.encode(errors="surrogateescape")) if caller else None,
     )
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from confluent_kafka import (
@@ -317,10 +317,15 @@ class RedisBroker:
         """See Broker."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
-        positions = self._topics.produce_many([record for record, _ in gathered])
-        for (record, on_done), position in zip(gathered, positions, strict=True):
+        # Chosen here, as it is told too.
+        partitions = [self._topics.partition_of(record) for record, _ in gathered]
+        positions = self._topics.produce_many(
+            replace(record, partition=partition)
+            for (record, _), partition in zip(gathered, partitions, strict=True)
+        )
+        for (_, on_done), *place in zip(gathered, partitions, positions, strict=True):
             if on_done is not None:
-                on_done(None, record.partition or 0, position)
+                on_done(None, *place)
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See Broker."""

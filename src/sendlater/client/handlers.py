@@ -67,13 +67,14 @@ class Handlers:
         *,
         group: str = "handlers",
         codec: Codec | None = None,
-        dead_topic: str = "dead-letters",
+        dead_topic: str | None = None,
         drain_s: float = DRAIN_S,
         **arguments: Any,
     ) -> None:
-        """Connects, reads nothing yet. Raises as Scheduler does."""
+        """Connects, reads nothing yet; `dead_topic` as set, unless given. Raises as Scheduler."""
         self.scheduler = AsyncScheduler(where, **arguments)
-        self.group, self.dead_topic = group, dead_topic
+        self.group = group
+        self.dead_topic = dead_topic or self.scheduler.sync.settings.dead_topic
         self._codec = codec or JsonCodec()
         self._drain_s = drain_s
         self._wanted: dict[str, _Wanted] = {}

@@ -20,7 +20,7 @@ from sendlater.limits import (
 from sendlater.model import Schedule, State
 from sendlater.pending.connect import answering
 from sendlater.pending.packing import unpack
-from sendlater.pending.pages import Place, look
+from sendlater.pending.pages import Place, look, place_of
 from sendlater.pending.scripts import Script, run_many, script
 from sendlater.pending.store import Pending, Shard
 
@@ -52,11 +52,12 @@ class Filter:
     to_ms: int | None = None
     id_prefix: bytes = b""
     topic: str = ""
+    header: tuple[str, bytes] | None = None
 
     @property
     def is_range(self) -> bool:
         """Whether counting needs no look at the schedules."""
-        return not self.id_prefix and not self.topic
+        return not self.id_prefix and not self.topic and not self.header
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,14 @@ class Desk:
     def __init__(self, pending: Pending) -> None:
         self.pending = pending
 
-    def page(self, wanted: Filter, *, count_max: int, after: Place | None = None) -> Page:
+    def page(
+        self,
+        wanted: Filter,
+        *,
+        count_max: int,
+        after: Place | None = None,
+        backwards: bool = False,
+    ) -> Page:
         """The schedules behind `after`; a short page with a place says: look on."""
         rows: list[Schedule] = []
         places: list[Place] = []
@@ -108,18 +116,20 @@ class Desk:
                 after=after,
                 id_prefix=wanted.id_prefix,
                 topic=wanted.topic,
+                header=wanted.header,
+                backwards=backwards,
             )
             rows += found
             places += [place] if place else []
         # Beyond the first place where a shard stopped looking, its rows would be missing.
-        stop = min(places, default=None)
-        rows = sorted(
-            (row for row in rows if stop is None or (row.due_ms, row.id) <= stop),
-            key=lambda row: (row.due_ms, row.id),
-        )
+        rows.sort(key=place_of, reverse=backwards)
+        stop = (max if backwards else min)(places, default=None)
+        if stop is not None:
+            within = stop.__le__ if backwards else stop.__ge__
+            rows = [row for row in rows if within(place_of(row))]
         if len(rows) > count_max:
             rows = rows[:count_max]
-            stop = (rows[-1].due_ms, rows[-1].id)
+            stop = place_of(rows[-1])
         return Page(rows, stop)
 
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
@@ -132,6 +142,14 @@ class Desk:
             after = page.after
             if after is None:
                 return
+
+    def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
+        """Each, pending or claimed, in the order asked; in one round trip per shard."""
+        calls = [self._call(i, ("due", "record", "batches"), id=i) for i in ids]
+        return [
+            unpack(i, got[1], state=State(got[0].decode())) if got else None
+            for i, got in zip(ids, self._run(script("find"), calls), strict=True)
+        ]
 
     def claimed(self, *, count_max: int) -> list[Schedule]:
         """Some schedules that lanes have taken and Spark has not committed, in due order."""

@@ -203,7 +203,7 @@ class Topics:
         ]
 
     def _append(self, records: Sequence[Record]) -> list[int]:
-        keys = [self.stream_key((r.topic, self._partition(r))) for r in records]
+        keys = [self.stream_key((r.topic, self.partition_of(r))) for r in records]
         replies = self.connection.append(
             [
                 ("XADD", key, "MAXLEN", "~", self._length_max, "*", *layout.encode(record))
@@ -214,7 +214,8 @@ class Topics:
         self._trim(dict(zip(keys, map(layout.timestamp_ms_of, positions), strict=True)))
         return positions
 
-    def _partition(self, record: Record) -> int:
+    def partition_of(self, record: Record) -> int:
+        """Where a record goes: its own, its key's, or the next in turn. Raises BadRequest."""
         count = self.partitions(record.topic) or self.create(record.topic)
         if record.partition is not None:
             if not 0 <= record.partition < count:

@@ -1,4 +1,5 @@
-import { $, ask, body, can, confirmed, count, el, guard, query, say, span, time, timeText } from "./shared.js";
+// One schedule: what it is, its payload, its life, its versions, and what can be done to it.
+import { $, ask, body, can, confirmed, count, el, guard, query, say, span, time } from "./shared.js";
 
 const given = new URLSearchParams(location.search);
 const bytesOf = (packed) => Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
@@ -10,29 +11,35 @@ const id = given.get("id") || "";
 function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {}, value)); }
 
 // --- payload ---
+// A number is shown as it is written: 2^53 and more, 1.0, 1e400 are none of JavaScript's.
+class Written { constructor(source) { this.source = source; } }
+const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
 function tree(value, name) {
   const label = name === undefined ? "" : `${name}: `;
+  if (value instanceof Written) return el("li", {}, label + value.source);
   if (value === null || typeof value !== "object") return el("li", {}, label + JSON.stringify(value));
   const entries = Object.entries(value);
   const shut = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
   return el("li", {}, el("details", { open: true }, el("summary", {}, label + shut), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
 }
+const [TEXT_MAX, HEX_MAX] = [65536, 16384];
 function hex(bytes) {
   const lines = [];
-  for (let at = 0; at < Math.min(bytes.length, 16384); at += 16) {
+  for (let at = 0; at < Math.min(bytes.length, HEX_MAX); at += 16) {
     const some = Array.from(bytes.slice(at, at + 16));
     lines.push(at.toString(16).padStart(8, "0") + "  " + some.map((n) => n.toString(16).padStart(2, "0")).join(" ").padEnd(49) + some.map((n) => (n > 31 && n < 127 ? String.fromCharCode(n) : ".")).join(""));
   }
   return lines.join("\n");
 }
 function showPayload(one) {
+  $("#payload-part").hidden = false;
   if (!can.payload) { $("#payload-part").replaceChildren(el("p", {}, "Payloads are hidden for this role.")); return; }
   const bytes = one.value_base64 !== undefined ? bytesOf(one.value_base64) : new TextEncoder().encode(one.value ?? "");
   const forms = [["hex", () => el("pre", {}, hex(bytes))]];
   if (one.value != null) {
-    forms.unshift(["text", () => el("pre", {}, one.value.slice(0, 65536))]);
+    forms.unshift(["text", () => el("pre", {}, one.value.slice(0, TEXT_MAX))]);
     try {
-      const parsed = JSON.parse(one.value);
+      const parsed = JSON.parse(one.value, exact);
       forms.unshift(["JSON", () => el("ul", { class: "tree" }, tree(parsed))]);
     } catch { /* it is text */ }
   }
@@ -41,7 +48,7 @@ function showPayload(one) {
     $("#forms").replaceChildren(...forms.map(([form]) => el("button", { type: "button", "aria-pressed": String(form === name), onclick: () => choose(form) }, form)));
   };
   choose(forms[0][0]);
-  $("#size").textContent = `${count(bytes.length)} bytes`;
+  $("#size").textContent = `${count(bytes.length)} bytes` + (bytes.length > HEX_MAX ? `; of it are shown ${count(TEXT_MAX)} as text, ${count(HEX_MAX)} as hex` : "");
   $("#download").href = URL.createObjectURL(new Blob([bytes]));
   $("#download").download = "payload";
   $("#headers tbody").replaceChildren(...(one.headers || []).map((header) => {
@@ -51,26 +58,50 @@ function showPayload(one) {
 }
 
 // --- life ---
+const placeOf = (record) => `${record.topic}-${record.place.replace("/", "@")}`;
+async function itsVersions(one) {
+  if (!can.payload) return [];
+  const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, key: id, limit: 20 })).catch(() => ({ items: [] }))));
+  return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
+}
+// Each delivery is looked up on its topic: where it stands there, and what it is.
+async function itsDeliveries() {
+  const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: 20 }));
+  return Promise.all(told.items.filter((each) => each.id === id).map(async (each) => {
+    const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, id, since_ms: each.at_ms, limit: 1 })).catch(() => ({ items: [] }));
+    return [each, found.items[0]];
+  }));
+}
+async function itsChanges() {
+  const audit = await ask("GET", "/v1/audit?limit=500");
+  return audit.items.filter((entry) => entry.what.id === id);
+}
 async function showLife(one) {
-  const [audit, delivered] = await Promise.all([ask("GET", "/v1/audit?limit=500"), ask("GET", "/v1/deliveries?" + query({ search: id, limit: 20 }))]);
-  const events = [];
-  if (one && one.origin) events.push([one.origin.timestamp_ms, `scheduled: ${one.origin.topic}, partition/position ${one.origin.place}`]);
-  for (const entry of audit.items) if (entry.what.id === id) events.push([entry.at_ms, `${entry.action} by ${entry.who}`]);
-  for (const each of delivered.items) if (each.id === id) {
-    events.push([each.at_ms, `claimed and produced to ${each.topic}, late by ${span(each.late_ms)}`]);
-    if (can.payload) {
-      const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, search: id, limit: 5 })).catch(() => ({ items: [] }));
-      for (const record of found.items) events.push([record.at_ms, `on ${record.topic}, partition/position ${record.place}`]);
-    }
+  const [changes, delivered, versions] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one)]);
+  const events = versions.map((each) => [each.at_ms, each.value === null ? `cancelled on ${placeOf(each)}` : `scheduled on ${placeOf(each)}`]);
+  if (one?.origin && !versions.some((each) => each.place === one.origin.place)) events.push([one.origin.timestamp_ms, `scheduled on ${placeOf(one.origin)}`]);
+  for (const entry of changes) events.push([entry.at_ms, `${entry.action === "reschedule" ? "moved" : entry.action} by ${entry.who}`]);
+  for (const [each, record] of delivered) {
+    events.push([each.at_ms, `claimed, late by ${span(each.late_ms)}`]);
+    events.push([record ? record.at_ms : each.at_ms, record ? `produced at ${placeOf(record)}, late by ${span(record.at_ms - each.due_ms)}` : `produced on ${each.topic}`]);
   }
+  if (one) events.push([one.due_ms, `${one.state}, due`]);
   events.sort((a, b) => a[0] - b[0]);
   $("#life").replaceChildren(...events.map(([at, text]) => el("li", {}, time(at), " ", text)));
-  if (one) $("#life").append(el("li", {}, `${one.state}, due ${timeText(one.due_ms)}`));
-  if (can.payload) {
-    const versions = await ask("GET", "/v1/records?" + query({ topic: body.inbox, search: id, limit: 20 })).catch(() => ({ items: [] }));
-    $("#versions").replaceChildren(...versions.items.filter((each) => each.key === id).map((each) =>
-      el("li", {}, time(each.at_ms), ` ${each.place} `, each.value === null ? "(cancelled)" : (each.value ?? "(bytes)").slice(0, 200))));
-  }
+  $("#versions").replaceChildren(...versions.map((each) =>
+    el("li", {}, time(each.at_ms), ` ${placeOf(each)} `, each.value === null ? "(cancelled)" : (each.value ?? "(bytes)").slice(0, 200))));
+  $("#versions-note").textContent = can.payload ? "" : "Payloads are hidden for this role.";
+  if (!one && delivered.length) showDelivered(...delivered[0]);
+}
+function showDelivered(each, record) {
+  $("#facts").replaceChildren();
+  $("#one").textContent = id;
+  fact("state", "delivered"); fact("due", time(each.due_ms)); fact("topic", each.topic); fact("late by", span(each.late_ms));
+  if (!record) return;
+  fact("place", placeOf(record));
+  if (record.origin) fact("origin", record.origin);
+  showPayload(record);
 }
 
 // --- deeds ---
@@ -85,6 +116,7 @@ function deed(label, words, work) {
 async function show() {
   $("#facts").replaceChildren();
   $("#actions").replaceChildren();
+  $("#payload-part").hidden = true;
   let one = null;
   try { one = await ask("GET", path); } catch (error) { fact("state", error.message); }
   if (one) {
@@ -93,7 +125,7 @@ async function show() {
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
     if (one.caller) fact("caller", one.caller);
-    if (one.origin) fact("origin", `${one.origin.topic}-${one.origin.place.replace("/", "@")}`);
+    if (one.origin) fact("origin", placeOf(one.origin));
     fact("version", one.version);
     showPayload(one);
     if (can.write && one.state === "pending") {

@@ -1,9 +1,12 @@
-import { $, ask, body, can, confirmed, count, el, guard, onStats, query, say, span, time } from "./shared.js";
-import { drawTimeline, onSelect, clearSelection } from "./timeline.js";
+// Numbers, the table of what is pending, and what is done to all that match.
+import { $, ask, can, confirmed, count, el, guard, onStats, query, remember, say, span, time } from "./shared.js";
+import { askTimeline, drawTimeline, onSelect, readAddress } from "./timeline.js";
 
 const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to"];
 const form = $("#filter");
+const [ROWS, ASKS_MAX] = [50, 100];
 let next = null;
+let showing = 0;
 
 // --- numbers ---
 function tile(name, value, told, more = "") {
@@ -21,11 +24,14 @@ function showStats(s) {
     tile("oldest", s.overdue ? span(s.oldest_overdue_ms) : "-", "oldest overdue", s.overdue ? "bad" : ""),
     tile("rate", count(s.delivered_per_s), "delivered a second"),
     tile("rejected", count(s.rejected), "rejected", s.rejected ? "bad" : ""),
+    tile("dead", count(s.dead), "dead", s.dead ? "bad" : ""),
     tile("redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, "Redis", s.error ? "bad" : ""),
     tile("broker", s.intake_lag === null ? "no answer" : "answers", "broker", s.intake_lag === null ? "bad" : ""),
     tile("lag", s.intake_lag ? count(Object.values(s.intake_lag).reduce((a, b) => a + b, 0)) : "-", "intake lag"),
     tile("lanes", workers(s), "queries running", s.service_heard_ms == null || s.service_heard_ms > 10000 ? "bad" : ""),
+    ...(s.canary_late_ms == null ? [] : [tile("canary", span(s.canary_late_ms), "last canary late")]),
   );
+  if (!performance.getEntriesByName("numbers-shown").length) performance.mark("numbers-shown");
   $("#why").replaceChildren(...s.why.map((sentence) => el("li", {}, sentence)));
 }
 function workers(s) {
@@ -36,43 +42,62 @@ function workers(s) {
 
 // --- table ---
 const chosen = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
+const fromAddress = (name) => new URLSearchParams(location.search).get(name) || "";
 function fillForm() {
-  const given = new URLSearchParams(location.search);
-  for (const name of FIELDS) form.elements[name].value = given.get(name) || "";
+  for (const name of FIELDS) form.elements[name].value = fromAddress(name);
 }
-function remember(cursor) {
-  const told = query({ ...chosen(), cursor });
-  history.pushState(null, "", told ? `?${told}` : location.pathname);
+// One answer looks at a bounded number: few that pass a filter are gathered over several.
+async function* gather(order) {
+  const items = [];
+  next = fromAddress("cursor");
+  for (let asks = 0; asks < ASKS_MAX && items.length < ROWS && next !== null; asks += 1) {
+    const got = await ask("GET", "/v1/schedules?" + query({ ...chosen(), order, cursor: next, limit: ROWS - items.length }));
+    next = got.next_cursor;
+    items.push(...got.items);
+    yield items;
+  }
 }
 async function showPage() {
-  const cursor = new URLSearchParams(location.search).get("cursor");
-  const got = await ask("GET", "/v1/schedules?" + query({ ...chosen(), cursor, limit: 50 }));
-  next = got.next_cursor;
-  $("#schedules tbody").replaceChildren(...got.items.map((one) => el("tr", {},
+  const order = fromAddress("order");
+  const mine = ++showing;
+  $("#by-due").setAttribute("aria-sort", order === "last" ? "descending" : "ascending");
+  for await (const items of gather(order)) {
+    if (mine !== showing) return;
+    showRows(items);
+  }
+}
+function showRows(items) {
+  $("#schedules tbody").replaceChildren(...items.map((one) => el("tr", {},
     el("td", { class: "cut" }, el("a", { href: "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 }) }, one.id)),
     el("td", { class: "time" }, time(one.due_ms)),
     el("td", {}, one.topic), el("td", {}, one.caller || ""), el("td", {}, count(one.value_bytes)),
     el("td", { class: "cut" }, (one.value ?? (one.value_base64 ? "(bytes)" : can.payload ? "" : "(hidden)")).slice(0, 120)))));
+  if (!performance.getEntriesByName("table-shown").length) performance.mark("table-shown");
   $("#next").disabled = !next;
-  $("#page-note").textContent = `${got.items.length} shown${next ? "; there are more" : ""}`;
+  $("#page-note").textContent = `${items.length} shown${next ? "; there may be more" : ""}`;
 }
-form.addEventListener("submit", guard(async (event) => { event.preventDefault(); remember(null); await showPage(); }));
-$("#next").addEventListener("click", guard(async () => { remember(next); await showPage(); }));
-$("#first").addEventListener("click", guard(async () => { remember(null); await showPage(); }));
-addEventListener("popstate", guard(async () => { fillForm(); await showPage(); }));
+async function look(changes) {
+  remember({ cursor: "", ...changes });
+  await showPage();
+}
+form.addEventListener("submit", guard(async (event) => { event.preventDefault(); const looking = look(chosen()); readAddress(); await looking; }));
+$("#next").addEventListener("click", guard(() => look({ cursor: next })));
+$("#first").addEventListener("click", guard(() => look({})));
+$("#sort").addEventListener("click", guard(() => look({ order: fromAddress("order") ? "" : "last" })));
+addEventListener("popstate", guard(async () => { fillForm(); readAddress(); await Promise.all([showPage(), drawTimeline()]); }));
 
 // --- what is done to all that match ---
 function selection() {
-  const { caller, ...rest } = chosen();
-  if (caller) throw new Error("clear the caller first: it filters what is shown only");
-  if (!Object.values(rest).some(Boolean)) throw new Error("select something first: drag over the chart, or filter");
-  return Object.fromEntries(Object.entries(rest).filter(([, value]) => value));
+  const given = Object.fromEntries(Object.entries(chosen()).filter(([, value]) => value));
+  if (!Object.keys(given).length) throw new Error("select something first: drag over the chart, or filter");
+  return given;
 }
 function deed(label, path, more, words) {
   return el("button", { type: "button", onclick: guard(async () => {
     const given = { ...selection(), ...more() };
     const dry = await ask("POST", path, { ...given, dry_run: true });
-    if (!(await confirmed(`${label}: ${count(dry.matched)} schedules`, `${words} It goes into the audit trail.`))) return;
+    const which = Object.entries(given).map(([name, value]) => `${name} ${value}`).join(", ");
+    if (!(await confirmed(`${label}: ${count(dry.matched)} schedules`, `${words} Chosen: ${which}. It goes into the audit trail.`))) return;
     const done = await ask("POST", path, given);
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`);
     await Promise.all([showPage(), drawTimeline()]);
@@ -89,16 +114,14 @@ if (can.admin) {
 }
 
 onSelect(guard(async (from, to) => {
-  form.elements.due_from.value = from || "";
-  form.elements.due_to.value = to || "";
-  remember(null);
-  await showPage();
+  form.elements.due_from.value = from;
+  form.elements.due_to.value = to;
+  await look({ due_from: from, due_to: to });
 }));
-$("#clear").addEventListener("click", () => clearSelection());
 
 fillForm();
-guard(async () => { showStats(await ask("GET", "/v1/stats")); })();
-guard(showPage)();
-guard(drawTimeline)();
 onStats(showStats);
-void body;
+// Numbers and table first: plotly's script keeps the browser busy for a while.
+const timeline = askTimeline();
+timeline.catch(() => {}); // told when it is drawn
+Promise.all([guard(async () => showStats(await ask("GET", "/v1/stats")))(), guard(showPage)()]).then(() => guard(drawTimeline)(timeline));

@@ -43,6 +43,14 @@ export function query(values) {
   return made.toString();
 }
 
+// The address tells what is shown: set what is given, drop what is empty.
+export function remember(changes) {
+  const now = new URLSearchParams(location.search);
+  for (const [key, value] of Object.entries(changes)) if (value) now.set(key, value); else now.delete(key);
+  const told = now.toString();
+  history.pushState(null, "", told ? `?${told}` : location.pathname);
+}
+
 // --- numbers and times ---
 export const count = (n) => (n == null ? "-" : Math.round(n).toLocaleString("en"));
 export function span(ms) {
@@ -54,9 +62,10 @@ export function span(ms) {
   return `${(ms / 1000).toFixed(1)} s`;
 }
 const LAST_MS = 253402300799999;
+export const timesAre = () => localStorage.getItem("times") || "utc";
 export function timeText(ms) {
   if (ms > LAST_MS) return `${ms} ms`;
-  const mode = localStorage.getItem("times") || "utc";
+  const mode = timesAre();
   if (mode === "relative") return ms >= Date.now() ? `in ${span(ms - Date.now())}` : `${span(Date.now() - ms)} ago`;
   if (mode === "local") return new Date(ms).toLocaleString("sv") + "." + String(ms % 1000).padStart(3, "0");
   return new Date(ms).toISOString().replace("T", " ");
@@ -71,7 +80,7 @@ export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
 // --- theme, times, live ---
 const theme = $("#theme");
 theme.value = localStorage.getItem("theme") || "auto";
-const listeners = { theme: [], stats: [] };
+const listeners = { theme: [], times: [], stats: [] };
 function applyTheme() {
   if (theme.value === "auto") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.setAttribute("data-theme", theme.value);
@@ -82,11 +91,16 @@ applyTheme();
 export const onTheme = (told) => listeners.theme.push(told);
 
 const times = $("#times");
-times.value = localStorage.getItem("times") || "utc";
+times.value = timesAre();
+function retell() {
+  document.querySelectorAll("time[data-ms]").forEach((one) => { one.textContent = timeText(Number(one.dataset.ms)); });
+}
 times.addEventListener("change", () => {
   localStorage.setItem("times", times.value);
-  document.querySelectorAll("time[data-ms]").forEach((one) => { one.textContent = timeText(Number(one.dataset.ms)); });
+  retell();
+  listeners.times.forEach((told) => told());
 });
+export const onTimes = (told) => listeners.times.push(told);
 
 let source = null;
 const live = $("#live");
@@ -98,6 +112,7 @@ function follow() {
   source.addEventListener("stats", (event) => {
     const told = JSON.parse(event.data);
     listeners.stats.forEach((one) => one(told));
+    if (timesAre() === "relative") retell();
   });
 }
 live.addEventListener("click", () => {
@@ -121,4 +136,16 @@ export function confirmed(title, text, { danger = true } = {}) {
   return new Promise((done) => {
     dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
   });
+}
+
+// --- choosing rows ---
+export function chosenPlaces(table) {
+  const places = Array.from(document.querySelectorAll(`${table} tbody input:checked`), (box) => box.value);
+  if (!places.length) throw new Error("select at least one");
+  return places;
+}
+export function selectAll(table) {
+  const box = el("input", { type: "checkbox" });
+  box.addEventListener("change", () => document.querySelectorAll(`${table} tbody input[type=checkbox]`).forEach((one) => { one.checked = box.checked; }));
+  return el("label", {}, box, " all shown");
 }

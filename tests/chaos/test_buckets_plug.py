@@ -1,4 +1,4 @@
-"""Pull the plug on a service that keeps its schedules in Kafka alone: nothing lost, nothing doubled.
+"""Pull the plug on a service that keeps its schedules in Kafka alone: none lost, none doubled.
 
 SENDLATER_TEST_BUCKETS=full runs it at full size: 20,000 schedules over three minutes, five kills.
 """

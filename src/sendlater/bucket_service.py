@@ -25,7 +25,8 @@ from sendlater.pipeline.arrived import arrived
 from sendlater.pipeline.buckets import Intake, Moves, warm_up
 from sendlater.pipeline.delivery import start_held
 from sendlater.pipeline.holder import Holding, Standing
-from sendlater.pipeline.own_topics import own_topics
+from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.own_topics import own_kafka_topics
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.workers import Loop, Worker
 
@@ -44,6 +45,9 @@ class BucketService:
         self.ladder = Ladder.of(settings)
         self._client = client_options(settings)
         self._progress = Progress(self._client, group=group_of(settings))
+        # Clients live as long as the service: librdkafka crashes, sometimes, when one ends soon after
+        # it began.
+        self._topics = KafkaTopics(self._client)
         self._spark: SparkSession | None = None
         self._run = ""
         self._owner: Owner | None = None
@@ -65,7 +69,7 @@ class BucketService:
         Raises Unavailable when Kafka or a tool is missing, BadSettings for topics that may forget.
         """
         settings = self.settings
-        self._partitions = own_topics(settings)
+        self._partitions = own_kafka_topics(self._topics, settings)
         require_topics(self._client, self.ladder, create=settings.create_topics)
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
@@ -94,7 +98,9 @@ class BucketService:
             window_ms=settings.window_ms,
             idle_window_ms=settings.idle_window_ms,
             rejected_topic=settings.rejected_topic,
-            arrived=arrived(self._spark, settings, self.ladder),
+            arrived=arrived(
+                self._spark, settings, self.ladder, self._progress, topics=self._topics
+            ),
         )
         checkpoint = self._scratch / self._run
         return start_held(

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 import structlog
 from pyspark.sql import SparkSession
 
-from sendlater.buckets.counts import group_of
 from sendlater.buckets.ladder import Ladder
 from sendlater.buckets.progress import Progress
 from sendlater.clock import SystemClock
-from sendlater.config import Settings, client_options
+from sendlater.config import Settings
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS
 from sendlater.pipeline.buckets import read
 from sendlater.pipeline.holder import Offsets, Standing
@@ -19,7 +18,14 @@ from sendlater.pipeline.recovery import CHECKSUM, deliveries, readable_topics
 _log = structlog.get_logger()
 
 
-def arrived(spark: SparkSession, settings: Settings, ladder: Ladder) -> Offsets:
+def arrived(
+    spark: SparkSession,
+    settings: Settings,
+    ladder: Ladder,
+    progress: Progress,
+    *,
+    topics: KafkaTopics,
+) -> Offsets:
     """Offsets of bucket 0, per partition, that were delivered after the last batch that counts.
 
     A delivery is known by its id, its due time and a checksum of its payload; a rejected record by
@@ -27,7 +33,7 @@ def arrived(spark: SparkSession, settings: Settings, ladder: Ladder) -> Offsets:
     then what the dead run delivered last is delivered again.
     """
     try:
-        return _arrived(spark, settings, ladder)
+        return _arrived(spark, settings, ladder, progress, topics)
     except Exception as error:
         _log.error(
             "deliveries of a dead run cannot be looked up; they are repeated",
@@ -36,8 +42,13 @@ def arrived(spark: SparkSession, settings: Settings, ladder: Ladder) -> Offsets:
         return {}
 
 
-def _arrived(spark: SparkSession, settings: Settings, ladder: Ladder) -> Offsets:
-    progress = Progress(client_options(settings), group=group_of(settings))
+def _arrived(
+    spark: SparkSession,
+    settings: Settings,
+    ladder: Ladder,
+    progress: Progress,
+    topics: KafkaTopics,
+) -> Offsets:
     places = ladder.places(0)
     known = {p: Standing.of(at) for p, at in progress.committed(places).items()}
     firsts, ends = progress.firsts(places), progress.ends(places)
@@ -62,7 +73,7 @@ def _arrived(spark: SparkSession, settings: Settings, ladder: Ladder) -> Offsets
     )
     try:
         looked = rows.groupBy("topic").agg({"due_ms": "min"}).collect()
-        targets = readable_topics(KafkaTopics(client_options(settings)), {r[0] for r in looked})
+        targets = readable_topics(topics, {r[0] for r in looked})
         if not targets:
             return {}
         # Nothing is delivered before it is due, nor what does not count before what does.

@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from sendlater.config import Settings, client_options
+from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_topics import KafkaTopics
@@ -24,11 +24,6 @@ def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
         if not topics.exists(topic):
             topics.create(topic)
     return {topic: topics.partitions(topic) for topic in inboxes}
-
-
-def own_topics(settings: Settings) -> dict[str, int]:
-    """The same as `own_kafka_topics`, with a client of its own."""
-    return own_kafka_topics(KafkaTopics(client_options(settings)), settings)
 
 
 def own_kafka_topics(

@@ -45,7 +45,7 @@ class BucketService:
         self.ladder = Ladder.of(settings)
         self._client = client_options(settings)
         self._progress = Progress(self._client, group=group_of(settings))
-        # Clients live as long as the service: librdkafka crashes, sometimes, when one ends soon after
+        # Clients live as long as the service: librdkafka has crashed when one ended soon after
         # it began.
         self._topics = KafkaTopics(self._client)
         self._spark: SparkSession | None = None

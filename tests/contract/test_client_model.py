@@ -23,14 +23,15 @@ IDS = 12
 
 
 def patient(call, *arguments, **named):
-    """Ask again when intake is late, as a busy machine makes it: nothing was changed then."""
+    """Ask again when intake or Kafka is late, as a busy machine makes them: nothing was changed."""
     for _ in range(PATIENCE):
         try:
             return call(*arguments, **named)
         except Unavailable as error:
-            if "intake has not read" not in str(error):
+            if "changed in the store" in str(error):
                 raise
-    raise AssertionError(f"intake has not read for {PATIENCE} times its limit")
+            told = error
+    raise AssertionError(f"asked {PATIENCE} times, the last answer: {told}")
 
 
 class Player(threading.Thread):

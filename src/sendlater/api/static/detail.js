@@ -91,7 +91,7 @@ async function showLife(one) {
   $("#life").replaceChildren(...events.map(([at, text]) => el("li", {}, time(at), " ", text)));
   $("#versions").replaceChildren(...versions.map((each) =>
     el("li", {}, time(each.at_ms), ` ${placeOf(each)} `, each.value === null ? "(cancelled)" : (each.value ?? "(bytes)").slice(0, 200))));
-  $("#versions-note").textContent = can.payload ? "" : "Payloads are hidden for this role.";
+  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : "None among the last records of the inbox.";
   if (!one && delivered.length) showDelivered(...delivered[0]);
 }
 function showDelivered(each, record) {

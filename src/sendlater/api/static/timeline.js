@@ -85,8 +85,9 @@ function bars(got) {
 function topTopics(topics) {
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   const all = Object.entries(topics).sort((a, b) => sum(b[1]) - sum(a[1]));
-  if (all.length <= COLOURS.length) return all;
-  const rest = all.splice(COLOURS.length - 1);
+  const rest = all.length > COLOURS.length ? all.splice(COLOURS.length - 1) : [];
+  all.sort((a, b) => (a[0] < b[0] ? -1 : 1)); // the same colour while numbers change
+  if (!rest.length) return all;
   return [...all, [`${rest.length} others`, rest[0][1].map((_, i) => sum(rest.map(([, counts]) => counts[i])))]];
 }
 function spikes(got) {
@@ -140,5 +141,9 @@ $("#log").addEventListener("change", (event) => show({ log: event.target.checked
 const again = () => $("#chart").dataset.ready && drawTimeline();
 onTheme(again);
 onTimes(again);
-onStats(() => { if (isLive() && Date.now() - drawn > REDRAW_MS) again(); });
+// Drawing anew would end a drag.
+let held = false;
+$("#chart").addEventListener("pointerdown", () => { held = true; });
+addEventListener("pointerup", () => { held = false; });
+onStats(() => { if (isLive() && !held && Date.now() - drawn > REDRAW_MS) again(); });
 readAddress();

@@ -30,6 +30,8 @@ from sendlater.pipeline.own_topics import own_kafka_topics
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.workers import Loop, Worker
 
+FIRST_PASS_S = 30.0
+"""Longest that delivery waits for the first pass at a start; passes take a second or two."""
 WATCH_S = 0.1
 """Pause between two looks at the workers."""
 
@@ -77,10 +79,14 @@ class BucketService:
         # The fence comes last, so that an older service delivers until this one can.
         self._owner = Owner(self._client, space=settings.space, topic=self.ladder.topic(0))
         shutil.rmtree(self._scratch, ignore_errors=True)
-        self._deliver.begin()
         warm_up(self._spark, settings, self.ladder, SystemClock())
+        # What a pass that died has written, the first one writes again. It must be in bucket 0 when
+        # that is looked through for what had been delivered: a copy is known only together with it.
         for worker in (self._moves, self._intake):
             worker.begin()
+            assert isinstance(worker.query, Loop)
+            worker.query.stepped(timeout_s=FIRST_PASS_S)
+        self._deliver.begin()
         return True
 
     def _start_deliver(self) -> StreamingQuery:

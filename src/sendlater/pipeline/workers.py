@@ -89,6 +89,7 @@ class Loop:
         """`step` returns how many seconds the next may wait; `wake` cuts that short."""
         self._step = step
         self._stop = False
+        self._stepped = threading.Event()
         self._wake = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -99,10 +100,16 @@ class Loop:
             while not self._stop:
                 self._wake.clear()
                 pause_s = self._step()
+                self._stepped.set()
                 if not self._stop:
                     self._wake.wait(pause_s)
         except Exception as error:
             self._error = error
+            self._stepped.set()
+
+    def stepped(self, *, timeout_s: float) -> bool:
+        """Wait for the end of the first step, or of all; whether it came."""
+        return self._stepped.wait(timeout_s)
 
     def wake(self) -> None:
         """There is something to do."""

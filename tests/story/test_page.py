@@ -372,6 +372,25 @@ def test_a_delivery_is_found_in_the_history_and_sent_again(page, installation):
     wait_until(lambda: len(deliveries("emails")) > before, "it was delivered again")
 
 
+def test_a_selection_stays_when_an_older_question_is_answered_after_it(page, installation):
+    with installation.scheduler() as s:
+        s.send_later("emails", "m", id="kept", delay=0)
+    page.goto("/history?search=kept")
+    box = page.locator("#deliveries tbody tr").get_by_role("checkbox")
+    expect(box).to_have_count(1, timeout=90_000)
+    held = []
+    page.route("**/v1/deliveries?*", lambda route: held.append(route))
+    with page.expect_request("**/v1/deliveries?*", timeout=30_000):
+        """The page asks again by itself, at the next numbers."""
+    box.check()
+    with page.expect_response("**/v1/deliveries?*") as answer:
+        for route in held:
+            route.continue_()
+    answer.value.finished()
+    page.evaluate("new Promise((done) => setTimeout(done))")
+    expect(box).to_be_checked()
+
+
 def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, installation):
     with installation.scheduler() as s:
         s.broker.send(Record(topic="schedules", key=b"bad", value=b"no time given"))

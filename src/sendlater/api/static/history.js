@@ -4,9 +4,15 @@ import { $, ask, can, chosenPlaces, confirmed, el, guard, isLive, onStats, query
 const AGAIN_MAX = 50;
 const form = $("#filter");
 let shown = [];
+let asked = 0;
+const chosen = () => document.querySelector("#deliveries tbody input:checked");
 const fillForm = () => { form.elements.search.value = new URLSearchParams(location.search).get("search") || ""; };
-async function show() {
-  shown = (await ask("GET", "/v1/deliveries?" + query({ search: form.elements.search.value, limit: 200 }))).items;
+// What was asked for by itself is dropped when a hand asked since, or chooses: rows must not move under it.
+async function show({ quiet = false } = {}) {
+  const mine = quiet ? asked : ++asked;
+  const got = await ask("GET", "/v1/deliveries?" + query({ search: form.elements.search.value, limit: 200 }));
+  if (mine !== asked || (quiet && chosen())) return;
+  shown = got.items;
   $("#deliveries tbody").replaceChildren(...shown.map((one, n) => el("tr", {},
     el("td", {}, can.admin ? el("input", { type: "checkbox", value: String(n), "aria-label": `select ${one.id}` }) : ""),
     el("td", { class: "cut" }, el("a", { href: "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 }) }, one.id)), el("td", {}, one.topic),
@@ -36,6 +42,5 @@ if (can.admin) $("#actions").append(selectAll("#deliveries"), el("button", { typ
 }) }, "Redrive selected"));
 
 fillForm();
-guard(show)();
-// A selection must not move under the hand that makes it.
-onStats(guard(async () => { if (isLive() && !document.querySelector("#deliveries input:checked")) await show(); }));
+guard(show)({ quiet: true });
+onStats(guard(async () => { if (isLive() && !chosen()) await show({ quiet: true }); }));

@@ -22,11 +22,12 @@ from sendlater.config import Settings, client_options
 from sendlater.errors import SendlaterError
 from sendlater.local.installation import Installation
 from sendlater.pipeline.arrived import arrived
-from sendlater.pipeline.buckets import Intake, Moves, warm_up
+from sendlater.pipeline.buckets import Intake, Moves
 from sendlater.pipeline.delivery import start_held
 from sendlater.pipeline.holder import Holding, Standing
 from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.own_topics import own_kafka_topics
+from sendlater.pipeline.primers import warm_up
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.workers import Loop, Worker
 

@@ -14,8 +14,6 @@ from sendlater.model import Headers, Origin, Record, Schedule
 SCHEDULE, KEY = "schedule", "key"
 DRAIN = "drain"
 """The one header of a record that is no schedule: it asks the delivering run it names to end."""
-PRIMER_BYTES = 100
-"""Payload of a primer: what many schedules have."""
 
 
 class Waiting(NamedTuple):
@@ -61,15 +59,14 @@ class Waiting(NamedTuple):
         )
 
 
-def primer(
-    bucket: str, *, now_ms: int
-) -> tuple[bytes, bytes, list[tuple[str, str | bytes | None]]]:
-    """Key, value and headers of a record that takes the way of a schedule and is never delivered.
+def primer(record: Record, *, now_ms: int) -> Record:
+    """The same as a schedule of bucket 0, read from bucket 0 itself, where no schedule comes from.
 
-    It says that it was read from bucket 0 itself, where no schedule comes from.
+    It takes the way of every schedule and is never delivered.
     """
-    control = f"{now_ms} headers {bucket} 0 0 {now_ms} {bucket}"
-    return b"primer", bytes(PRIMER_BYTES), [(SCHEDULE, control.encode()), (KEY, None)]
+    control = f"{now_ms} headers {record.topic} 0 0 {now_ms} {record.topic}"
+    headers: Headers = [(SCHEDULE, control.encode()), (KEY, None)]
+    return Record(topic=record.topic, key=record.key, value=record.value, headers=headers)
 
 
 def parse(offset: int, key: bytes | None, value: bytes | None, headers: Headers) -> Waiting | None:

@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
-from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.buckets.ladder import SECOND_MS, Ladder
 from sendlater.buckets.progress import Committed, Place, Progress
-from sendlater.buckets.record import primer
 from sendlater.clock import Clock, SystemClock
-from sendlater.config import Settings, client_options
+from sendlater.config import Settings
 from sendlater.dialects import names, sql, stages
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import BUCKET_PASS_ROWS_MAX
@@ -33,10 +31,6 @@ DROP_MS = 60_000
 """Pause between two requests to delete what has left the buckets."""
 KEEP_MS = 3_600_000
 """Pause between two commits of offsets that stand still: brokers forget a group after a week."""
-PRIMERS_COUNT = 500
-"""Records that warm passes up: enough for the JVM to compile what it does per record."""
-PRIMERS_S = 30.0
-"""Longest wait for the broker to take them; without them the first pass is a slow one."""
 LOOK_MS_MAX = 10_000
 """Longest time between two looks at buckets in which nothing is known to fall due."""
 
@@ -156,41 +150,6 @@ class Intake:
         records = decoded(read(self._spark, self._settings, new), self._settings, self._clock)
         write(records, self._settings, self._ladder, self._clock)
         self._at.update(committed(self._progress, new))
-
-
-def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Clock) -> None:
-    """Have Spark load and compile all that passes need, before the first schedule is there.
-
-    It moves records that no task delivers from bucket 0 to bucket 0, on both ways.
-    """
-    primers = _write_primers(settings, ladder, clock)
-    write(waiting(read(spark, settings, primers)), settings, ladder, clock)
-    write(decoded(read(spark, settings, primers), settings, clock), settings, ladder, clock)
-
-
-def _write_primers(settings: Settings, ladder: Ladder, clock: Clock) -> dict[Place, Range]:
-    """Where they are; nowhere when somebody else's records are among them."""
-    bucket = ladder.places(0)[0]
-    offsets: list[int] = []
-
-    def written(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            offsets.append(message.offset() or 0)
-
-    producer = Producer(client_options(settings))
-    key, value, headers = primer(bucket.topic, now_ms=clock.now_ms())
-    for _ in range(PRIMERS_COUNT):
-        producer.produce(
-            bucket.topic,
-            value,
-            key,
-            partition=bucket.partition,
-            headers=headers,
-            on_delivery=written,
-        )
-    producer.flush(PRIMERS_S)
-    first, end = min(offsets, default=0), max(offsets, default=-1) + 1
-    return {bucket: (first, end if end - first == PRIMERS_COUNT else first)}
 
 
 def positions(progress: Progress, places: Iterable[Place]) -> dict[Place, int]:

@@ -103,7 +103,6 @@ class BucketService:
             prepared=prepared_of(settings),
             run=self._run,
             window_ms=settings.window_ms,
-            idle_window_ms=settings.idle_window_ms,
             rejected_topic=settings.rejected_topic,
             arrived=arrived(
                 self._spark, settings, self.ladder, self._progress, topics=self._topics

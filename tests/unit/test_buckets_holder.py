@@ -8,7 +8,7 @@ from sendlater.buckets.progress import Committed
 from sendlater.buckets.record import parse, primer
 from sendlater.clock import FixedClock
 from sendlater.errors import BrokerUnavailable
-from sendlater.model import Reason
+from sendlater.model import Reason, Record
 from sendlater.pipeline.answers import Answers
 from sendlater.pipeline.arrived import ranges
 from sendlater.pipeline.holder import HeldSlice, Holding, HoldTask, Standing
@@ -21,7 +21,6 @@ HOLDING = Holding(
     prepared="prepared",
     run="run1",
     window_ms=2_000,
-    idle_window_ms=10_000,
     rejected_topic="bad",
 )
 WINDOW_MS = 1_000
@@ -154,17 +153,18 @@ def test_what_a_dead_run_had_delivered_goes_out_no_more_nor_does_its_copy():
 
 
 def test_primers_take_the_way_of_schedules_and_are_not_delivered():
-    key, value, headers = primer("b-00", now_ms=9_000)
-    assert parse(0, key, value, headers) is not None
+    """Nor do they end the batch: what comes after them is delivered in its millisecond."""
+    made = primer(Record(topic="b-00", value=b"x", key=b"primer"), now_ms=9_000)
+    assert parse(0, made.key, made.value, made.headers) is not None
 
     @dataclass
     class Primer(Message):
         def headers(self):
-            return headers
+            return made.headers
 
-    rows, at = window([Primer(0, 9_000), Message(1, 10_000)])
-    assert [due_ms for due_ms, _, _ in rows] == [10_000]
-    assert at.resume == 2
+    rows, at = window([Primer(0, 9_000), Message(1, 10_000), Message(2, 10_900)])
+    assert [(due_ms, when) for due_ms, _, when in rows] == [(10_000, 10_000), (10_900, 10_900)]
+    assert at.resume == 3
 
 
 def test_offsets_that_arrived_are_told_as_ranges():
@@ -203,10 +203,12 @@ def test_what_another_run_was_asked_means_nothing():
     assert not at.drained
 
 
-def test_an_idle_batch_ends_a_window_after_its_first_delivery():
-    """So that it soon counts: what a crash repeats is a window, however long the batch was."""
-    _, at = window([Message(0, 10_500)], end_ms=20_000)
-    assert 10_500 + HOLDING.window_ms <= at.end_ms <= 10_510 + HOLDING.window_ms
+def test_a_partition_is_looked_after_until_the_batch_ends():
+    """The other tasks go on until then, so nobody else would deliver what comes late."""
+    end_ms = 11_000 + 2 * HOLDING.window_ms
+    rows, at = window([Message(0, 10_100), Message(1, end_ms - 100)], end_ms=end_ms)
+    assert [due_ms for due_ms, _, _ in rows] == [10_100, end_ms - 100]
+    assert end_ms <= at.end_ms <= end_ms + 10
 
 
 def test_where_a_partition_stands_survives_being_written_down():

@@ -1,8 +1,9 @@
 """Bucket 0 as a Spark streaming source: its tasks hold each record until its millisecond.
 
-A batch lasts until an instant, as a lane's does. A task reads one partition from where the batch
-before left it, keeps what it has read in due order, and yields what falls due. What it read and
-still holds when the batch ends is read again by the next.
+A batch lasts until an instant, as a lane's does, and for all its tasks alike: while one has ended
+and another has not, nobody delivers from the partition of the first. A task reads one partition
+from where the batch before left it, keeps what it has read in due order, and yields what falls due.
+What it read and still holds when the batch ends is read again by the next.
 
 Where a partition stands is three numbers: `resume`, from where to read; `read_end` and `end_ms`:
 what lies before the one and was due by the other has been delivered. A task notes them under the
@@ -55,7 +56,6 @@ class Holding:
     prepared: str
     run: str
     window_ms: int
-    idle_window_ms: int
     rejected_topic: str
     arrived: Offsets = field(default_factory=dict)
     """What a dead run had delivered, though no batch of it counts."""
@@ -144,9 +144,7 @@ class HeldReader(DataSourceStreamReader):
         standings = self._at.values()
         if standings and all(at.drained and at.run == holding.run for at in standings):
             return start
-        idle = not any(at.delivered for at in standings)
-        length_ms = holding.idle_window_ms if idle else holding.window_ms
-        return {"end_ms": max(self._clock.now_ms() + length_ms, start["end_ms"] + 1)}
+        return {"end_ms": max(self._clock.now_ms() + holding.window_ms, start["end_ms"] + 1)}
 
     def _advance(self, batch_ms: int) -> None:
         if self._groups is None:
@@ -311,8 +309,6 @@ class HoldTask:
                 self.end_ms = min(self.end_ms, self.clock.now_ms())
             return
         if row.origin[0] == self.primer_origin:
-            # So that it soon counts as read.
-            self.end_ms = min(self.end_ms, self.clock.now_ms())
             return
         if offset < self.before.read_end and row.due_ms <= self.before.end_ms:
             return
@@ -341,9 +337,6 @@ class HoldTask:
                 self.undecided.append(row)
             else:
                 rows.append(checked)
-        if rows and not self.delivered:
-            # An idle window is long; what has been delivered should count soon.
-            self.end_ms = min(self.end_ms, self.clock.now_ms() + self.holding.window_ms)
         self.delivered += len(rows)
         return rows
 

@@ -46,9 +46,10 @@ def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Cloc
 
 
 def _as_inbox(settings: Settings, topic: str, dialect: str) -> Settings:
-    """The same with `topic` in the place of the inboxes of that dialect: the same plan in Spark."""
-    inboxes = [inbox for inbox in settings.inboxes if inbox.dialect != dialect]
-    inboxes.append(Inbox(topic=topic, dialect=dialect))
+    """The same with `topic` for one of the inboxes of that dialect: the same plan in Spark."""
+    inboxes = list(settings.inboxes)
+    at = next(n for n, inbox in enumerate(inboxes) if inbox.dialect == dialect)
+    inboxes[at] = inboxes[at].model_copy(update={"topic": topic})
     return settings.model_copy(update={"inboxes": inboxes})
 
 

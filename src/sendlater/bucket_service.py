@@ -33,6 +33,8 @@ from sendlater.pipeline.workers import Loop, Worker
 
 FIRST_PASS_S = 30.0
 """Longest that delivery waits for the first pass at a start; passes take a second or two."""
+FIRST_BATCH_S = 30.0
+"""Longest that a start waits for the first batch of delivery; it takes a few seconds."""
 WATCH_S = 0.1
 """Pause between two looks at the workers."""
 
@@ -67,7 +69,7 @@ class BucketService:
         stop: threading.Event | None = None,  # noqa: ARG002
         on_standby: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> bool:
-        """Topics, Spark, go: True when everything has been started. It never stands by.
+        """Topics, Spark, go: True when everything runs and is warm. It never stands by.
 
         Raises Unavailable when Kafka or a tool is missing, BadSettings for topics that may forget.
         """
@@ -88,7 +90,16 @@ class BucketService:
             assert isinstance(worker.query, Loop)
             worker.query.stepped(timeout_s=FIRST_PASS_S)
         self._deliver.begin()
+        self._await_delivery()
         return True
+
+    def _await_delivery(self) -> None:
+        """Until the first batch is over: it warms delivery up."""
+        query = self._deliver.query
+        assert isinstance(query, StreamingQuery)
+        deadline_s = time.monotonic() + FIRST_BATCH_S
+        while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
+            time.sleep(WATCH_S)
 
     def _start_deliver(self) -> StreamingQuery:
         """With a name of its own: what an earlier run prepared, and Spark lost, never counts."""

@@ -137,14 +137,16 @@ class HeldReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
         """The end of the next batch; `start` again once the service drains.
 
-        Spark asks when it has committed the batch that ended at `start`: now it counts.
+        Spark asks when it has committed the batch that ended at `start`: now it counts. The first
+        is over at once: all it does is to have Spark load what a batch needs, which takes seconds.
         """
         holding = self.holding
+        length_ms = holding.window_ms if self._at else 1
         self._advance(start["end_ms"])
         standings = self._at.values()
         if standings and all(at.drained and at.run == holding.run for at in standings):
             return start
-        return {"end_ms": max(self._clock.now_ms() + holding.window_ms, start["end_ms"] + 1)}
+        return {"end_ms": max(self._clock.now_ms() + length_ms, start["end_ms"] + 1)}
 
     def _advance(self, batch_ms: int) -> None:
         if self._groups is None:

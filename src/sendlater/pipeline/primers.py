@@ -7,7 +7,7 @@ from sendlater.buckets.ladder import Ladder
 from sendlater.buckets.progress import Place
 from sendlater.buckets.record import primer
 from sendlater.clock import Clock
-from sendlater.config import Inbox, Settings, client_options
+from sendlater.config import Settings, client_options
 from sendlater.dialects.encode import encode_envelope, encode_headers
 from sendlater.model import Record
 from sendlater.pipeline.buckets import Range, decoded, read, waiting, write

@@ -12,7 +12,7 @@ from sendlater.dialects.encode import encode_envelope, encode_headers
 from sendlater.model import Record
 from sendlater.pipeline.buckets import Range, decoded, read, waiting, write
 
-PRIMERS_COUNT = 2_000
+PRIMERS_COUNT = 3_000
 """Records that warm passes up: enough for the JVM to compile what it does per record."""
 PRIMER_BYTES = 100
 """Payload of a primer: what many schedules have."""

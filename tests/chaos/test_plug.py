@@ -16,7 +16,7 @@ from servers import ServiceProcess, own_redis, wait_until
 pytestmark = pytest.mark.chaos
 
 FULL = bool(os.environ.get("FULL_SIZE"))
-COUNT, SPREAD_MS, TIMES = (20_000, 100_000, 5) if FULL else (6_000, 30_000, 2)
+COUNT, SPREAD_MS, TIMES = (20_000, 100_000, 5) if FULL else (4_000, 20_000, 2)
 
 
 def another(service: ServiceProcess, directory: Path) -> ServiceProcess:

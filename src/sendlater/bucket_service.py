@@ -24,7 +24,7 @@ from sendlater.local.installation import Installation
 from sendlater.pipeline.arrived import arrived
 from sendlater.pipeline.buckets import Intake, Moves
 from sendlater.pipeline.delivery import start_held
-from sendlater.pipeline.holder import Holding, Standing
+from sendlater.pipeline.holder import Holding, Offsets, Standing
 from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.own_topics import own_kafka_topics
 from sendlater.pipeline.primers import warm_up
@@ -115,14 +115,21 @@ class BucketService:
             run=self._run,
             window_ms=settings.window_ms,
             rejected_topic=settings.rejected_topic,
-            arrived=arrived(
-                self._spark, settings, self.ladder, self._progress, topics=self._topics
-            ),
+            arrived=self._arrived(self._spark),
         )
         checkpoint = self._scratch / self._run
         return start_held(
             self._spark, settings, options=holding.to_options(), checkpoint=checkpoint
         )
+
+    def _arrived(self, spark: SparkSession) -> Offsets:
+        """What a dead run had delivered. Where that cannot be told it is delivered again."""
+        try:
+            return arrived(spark, self.settings, self.ladder, self._progress, topics=self._topics)
+        except Exception as error:
+            told = "deliveries of a dead run cannot be looked up; they are repeated"
+            _log.error(told, cause=str(error)[:500])
+            return {}
 
     def _start_moves(self) -> Loop:
         assert self._spark is not None

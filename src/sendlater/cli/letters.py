@@ -21,9 +21,9 @@ from sendlater.cli.door import (
     out,
 )
 from sendlater.cli.show import text_of, time_of
+from sendlater.config import load
 from sendlater.errors import BadRequest
 
-DEAD_TOPIC = "dead-letters"
 dead_app = App(name="dead", help="Events whose handler has given up.")
 rejected_app = App(name="rejected", help="Records that could not be scheduled.")
 app.command(dead_app)
@@ -61,14 +61,19 @@ def tail(
 
 @dead_app.command(name="list")
 def dead_list(
-    *, topic: str = DEAD_TOPIC, limit: int = 100, json_: Json = False, connection: Connection = HERE
+    *,
+    topic: str | None = None,
+    limit: int = 100,
+    json_: Json = False,
+    connection: Connection = HERE,
 ) -> int:
     """The last dead events, oldest first.
 
     Args:
-        topic: The dead-letter topic of the handlers.
+        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
         limit: Most to show.
     """
+    topic = topic or load().dead_topic
     columns = {"type": "event-type", "id": "event-id", "error": "event-error"}
     with open_scheduler(connection) as scheduler:
         return _show(_last(scheduler, topic, limit), columns, json_)
@@ -77,7 +82,7 @@ def dead_list(
 @dead_app.command
 def redrive(
     *places: str,
-    topic: str = DEAD_TOPIC,
+    topic: str | None = None,
     all: bool = False,
     limit: int = 1_000,
     connection: Connection = HERE,
@@ -86,7 +91,7 @@ def redrive(
 
     Args:
         places: `partition/position`, as `dead list` shows them.
-        topic: The dead-letter topic of the handlers.
+        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
         all: All of the last ones; they stay listed, so not twice.
         limit: How far back to look.
     """
@@ -94,6 +99,7 @@ def redrive(
         raise BadRequest("dead redrive: expected places (partition/position) or --all")
     from sendlater.client.handling import alive_again
 
+    topic = topic or load().dead_topic
     done, missing = 0, set(places)
     with open_scheduler(connection) as scheduler:
         events = {}

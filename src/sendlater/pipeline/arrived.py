@@ -29,26 +29,8 @@ def arrived(
     """Offsets of bucket 0, per partition, that were delivered after the last batch that counts.
 
     A delivery is known by its id, its due time and a checksum of its payload; a rejected record by
-    the place it was read from. Where this cannot be told, nothing is found, and the log says so:
-    then what the dead run delivered last is delivered again.
+    the place it was read from. Raises what Spark and Kafka raise where this cannot be told.
     """
-    try:
-        return _arrived(spark, settings, ladder, progress, topics)
-    except Exception as error:
-        _log.error(
-            "deliveries of a dead run cannot be looked up; they are repeated",
-            cause=str(error)[:500],
-        )
-        return {}
-
-
-def _arrived(
-    spark: SparkSession,
-    settings: Settings,
-    ladder: Ladder,
-    progress: Progress,
-    topics: KafkaTopics,
-) -> Offsets:
     places = ladder.places(0)
     known = {p: Standing.of(at) for p, at in progress.committed(places).items()}
     firsts, ends = progress.firsts(places), progress.ends(places)

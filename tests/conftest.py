@@ -3,11 +3,15 @@
 A server that cannot be started is an error, not a skip: a silent skip hides what is broken.
 """
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 from servers import own_kafka, own_redis
+
+# A hundred JVMs live for seconds each: their second compiler costs more than it gives.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

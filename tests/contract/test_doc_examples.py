@@ -1,5 +1,5 @@
-"""The examples of the pages run as they stand, on Redis alone and on Kafka; those for Spark and
-for the README have their places in tests/story."""
+"""The examples of the pages run as they stand, on Redis alone and on Kafka; those for Spark, for
+the shell and for the README have their places in tests/story."""
 
 import json
 import re

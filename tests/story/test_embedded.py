@@ -1,6 +1,8 @@
 """The embedded default: no settings, no servers; everything there is starts by itself."""
 
 import json
+import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.story
 ACCOUNT = {"scheduled", "delivered", "early", "duplicated", "lost", "late_ms"}
 PERCENTILES = {"p50", "p90", "p99", "p999", "max"}
 COUNT = 50
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_demo_accounts_for_every_message(tmp_path):
@@ -88,6 +91,19 @@ def test_what_the_command_line_sends_arrives_on_a_topic_on_redis(service, topics
     assert record.headers[0] == ("a", b"b")
     assert headers["sendlater-id"] == sent["id"].encode()
     assert headers["sendlater-due"] == str(sent["due_ms"]).encode()
+
+
+def test_what_the_pages_tell_the_shell_to_do_works(service):
+    """The lines of the README and the how-to, one after the other, as they stand."""
+    said = {}
+    for page in ("README.md", "docs/howto.md"):
+        for line in re.findall(r"^sendlater (.*)$", (ROOT / page).read_text(), re.MULTILINE):
+            done = cli(service, *shlex.split(line))
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+            said[line.partition(" --")[0]] = done.stdout
+
+    assert b"cancelled" in said["cancel invoice-17"]
+    assert b"standup-2030-01-31" in said["send reminders 'stand up'"]
 
 
 def test_what_cannot_be_scheduled_is_rejected_here_too(service, topics):

@@ -31,6 +31,8 @@ class Answers:
         self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
         self._thread.start()
+        # It may be needed at any time, and the first question, which connects, takes longest.
+        self.ask(self._rejected)
 
     def ask(self, topic: bytes) -> None:
         """Look a topic up, unless that was done lately or is under way."""

@@ -33,8 +33,6 @@ from sendlater.pipeline.workers import Loop, Worker
 
 FIRST_PASS_S = 30.0
 """Longest that delivery waits for the first pass at a start; passes take a second or two."""
-FIRST_BATCH_S = 30.0
-"""Longest that a start waits for the first batch of delivery; it takes a few seconds."""
 WATCH_S = 0.1
 """Pause between two looks at the workers."""
 
@@ -66,7 +64,7 @@ class BucketService:
     def start(
         self,
         *,
-        stop: threading.Event | None = None,  # noqa: ARG002
+        stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> bool:
         """Topics, Spark, go: True when everything runs and is warm. It never stands by.
@@ -90,16 +88,8 @@ class BucketService:
             assert isinstance(worker.query, Loop)
             worker.query.stepped(timeout_s=FIRST_PASS_S)
         self._deliver.begin()
-        self._await_delivery()
+        self._deliver.await_first_batch(stop or threading.Event())
         return True
-
-    def _await_delivery(self) -> None:
-        """Until the first batch is over: it warms delivery up."""
-        query = self._deliver.query
-        assert isinstance(query, StreamingQuery)
-        deadline_s = time.monotonic() + FIRST_BATCH_S
-        while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
-            time.sleep(WATCH_S)
 
     def _start_deliver(self) -> StreamingQuery:
         """With a name of its own: what an earlier run prepared, and Spark lost, never counts."""

@@ -88,7 +88,8 @@ class Service:
         stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Get ready, wait until no other service is active, take over: every query is started.
+        """Get ready, wait until no other service is active, take over: every query is started, and
+        intake is past its first batch.
 
         False when `stop` was set before that; `on_standby` is called when there is a wait.
         Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
@@ -106,6 +107,7 @@ class Service:
         if not self._take_over(stop):
             return False
         self._attendants.start()
+        self._workers[-1].await_first_batch(stop)
         return True
 
     def rebuild(self) -> None:

@@ -15,8 +15,15 @@ RESTART_DELAY_S = 0.5
 """Pause before the first restart of a failed query; doubled each time after."""
 HEALTHY_S = 30.0
 """A query that ran this long has its restart delay forgotten."""
+FIRST_BATCH_S = 30.0
+"""Longest that a start waits for the first batch of a query; it takes a few seconds."""
+FIRST_BATCH_WATCH_S = 0.1
+"""Pause between two looks at whether it is over."""
 LOOP_STOP_S = 60.0
 """Longest wait for the pass under way when a loop is stopped."""
+
+NOTHING_TO_READ = "Waiting for data to arrive"
+"""Spark's word (MicroBatchExecution) for a query that has looked and found no first batch."""
 
 _log = structlog.get_logger()
 
@@ -52,6 +59,17 @@ class Worker:
         """Start it, once more or for the first time."""
         self.started_s = time.monotonic()
         self.query = self.start()
+
+    def await_first_batch(self, stop: threading.Event) -> None:
+        """Until its query is past the first batch, which loads and compiles all that others need.
+
+        Gives up after FIRST_BATCH_S, when the query has ended, or when `stop` is set.
+        """
+        query, deadline_s = self.query, time.monotonic() + FIRST_BATCH_S
+        assert isinstance(query, StreamingQuery)
+        while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
+            if query.status["message"] == NOTHING_TO_READ or stop.wait(FIRST_BATCH_WATCH_S):
+                return
 
     def look_after(
         self, now_s: float, *, delay_s_max: float, ended: Callable[[], None] = lambda: None

@@ -212,7 +212,7 @@ def test_a_partition_is_looked_after_until_the_batch_ends():
 
 
 def test_where_a_partition_stands_survives_being_written_down():
-    at = Standing(resume=5, read_end=9, end_ms=77, run="r", batch_ms=78, delivered=2, drained=True)
+    at = Standing(resume=5, read_end=9, end_ms=77, run="r", batch_ms=78, drained=True)
     assert Standing.of(at.noted()) == at
     assert Standing.of(Committed(5, "")) == Standing(resume=5)
     assert Standing.of(replace(at, drained=False).noted()).drained is False

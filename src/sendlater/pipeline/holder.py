@@ -82,7 +82,6 @@ class Standing:
     end_ms: int = 0
     run: str = "-"
     batch_ms: int = 0
-    delivered: int = 0
     drained: bool = False
 
     @classmethod
@@ -90,23 +89,20 @@ class Standing:
         """As it was noted; by somebody else, as a tool that resets offsets, without a note."""
         if not known.note:
             return cls(resume=known.offset)
-        read_end, end_ms, run, batch_ms, delivered, drained = known.note.split(" ")
+        read_end, end_ms, run, batch_ms, drained = known.note.split(" ")
         return cls(
             resume=known.offset,
             read_end=int(read_end),
             end_ms=int(end_ms),
             run=run,
             batch_ms=int(batch_ms),
-            delivered=int(delivered),
             drained=drained == "drained",
         )
 
     def noted(self) -> Committed:
         """As it is kept with a group's offsets."""
         drained = "drained" if self.drained else "-"
-        note = (
-            f"{self.read_end} {self.end_ms} {self.run} {self.batch_ms} {self.delivered} {drained}"
-        )
+        note = f"{self.read_end} {self.end_ms} {self.run} {self.batch_ms} {drained}"
         return Committed(self.resume, note)
 
 
@@ -259,7 +255,6 @@ class HoldTask:
         self.heap_bytes = 0
         self.seen: set[tuple[Any, ...]] = set()
         self.undecided: list[Waiting] = []
-        self.delivered = 0
         self.drained = False
         consumer.assign([TopicPartition(*self.place, self.before.resume)])
 
@@ -339,7 +334,6 @@ class HoldTask:
                 self.undecided.append(row)
             else:
                 rows.append(checked)
-        self.delivered += len(rows)
         return rows
 
     def _decided(self) -> Iterator[Waiting]:
@@ -413,7 +407,6 @@ class HoldTask:
             end_ms=max(self.end_ms, self.before.end_ms),
             run=self.holding.run,
             batch_ms=self.batch_ms,
-            delivered=self.delivered,
             drained=self.drained,
         )
         noted = at.noted()

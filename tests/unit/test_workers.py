@@ -6,7 +6,7 @@ from unittest.mock import Mock, PropertyMock
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sendlater.pipeline.workers import NOTHING_TO_READ, Worker
+from sendlater.pipeline.workers import Worker
 
 
 def query(**told: object) -> Mock:
@@ -22,23 +22,16 @@ def waited_for(made: Mock, stop: threading.Event) -> None:
 
 
 def test_a_start_waits_until_the_first_batch_is_over() -> None:
-    busy = {"message": "Processing new data"}
-    made = query(
-        isActive=[True] * 3, lastProgress=[None, None, {"batchId": 0}], status=[busy, busy]
-    )
+    made = query(isActive=[True] * 3, lastProgress=[None, None, {"batchId": 0}])
     waited_for(made, threading.Event())
     with pytest.raises(StopIteration):  # it has looked as often as told above
         _ = made.lastProgress
 
 
-@pytest.mark.parametrize("reason", ["nothing to read", "ended", "stopped"])
+@pytest.mark.parametrize("reason", ["ended", "stopped"])
 def test_it_waits_no_longer_than_there_is_a_batch_to_come(reason: str) -> None:
     """With one answer to each question, one more look would fail."""
     stop = threading.Event()
     if reason == "stopped":
         stop.set()
-    message = NOTHING_TO_READ if reason == "nothing to read" else "Initializing sources"
-    waited_for(
-        query(isActive=[reason != "ended"], lastProgress=[None], status=[{"message": message}]),
-        stop,
-    )
+    waited_for(query(isActive=[reason != "ended"], lastProgress=[None]), stop)

@@ -22,9 +22,6 @@ FIRST_BATCH_WATCH_S = 0.1
 LOOP_STOP_S = 60.0
 """Longest wait for the pass under way when a loop is stopped."""
 
-NOTHING_TO_READ = "Waiting for data to arrive"
-"""Spark's word (MicroBatchExecution) for a query that has looked and found no first batch."""
-
 _log = structlog.get_logger()
 
 
@@ -63,12 +60,13 @@ class Worker:
     def await_first_batch(self, stop: threading.Event) -> None:
         """Until its query is past the first batch, which loads and compiles all that others need.
 
+        There is one even where nothing is to be read: a fresh checkpoint has no end to compare.
         Gives up after FIRST_BATCH_S, when the query has ended, or when `stop` is set.
         """
         query, deadline_s = self.query, time.monotonic() + FIRST_BATCH_S
         assert isinstance(query, StreamingQuery)
         while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
-            if query.status["message"] == NOTHING_TO_READ or stop.wait(FIRST_BATCH_WATCH_S):
+            if stop.wait(FIRST_BATCH_WATCH_S):
                 return
 
     def look_after(

@@ -117,10 +117,17 @@ class ServiceProcess:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def family(self) -> list[psutil.Process]:
+        """The process and all that it started, itself first."""
+        assert self._process is not None
+        own = psutil.Process(self._process.pid)
+        return [own, *own.children(recursive=True)]
+
     def kill(self) -> None:
         """Pull the plug; its JVM notices a little later, and is awaited."""
         assert self._process is not None
-        children = psutil.Process(self._process.pid).children(recursive=True)
+        children = self.family[1:]
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         _, left = psutil.wait_procs(children, STOP_TIMEOUT_S)

@@ -1,6 +1,7 @@
 """REST over Kafka, end to end: what is posted arrives, changed as asked, and the metrics tell."""
 
 import json
+import os
 import random
 import re
 import time
@@ -61,6 +62,15 @@ def test_what_is_posted_arrives_when_it_is_due(world):
     assert (message.key(), message.value()) == (b"k", b'{"n":1}')
     assert message.headers()[:2] == [("h", b"1"), ("h", None)]
     assert message.timestamp()[1] >= made["due_ms"]
+
+
+def test_rest_and_spark_each_have_a_fair_share_of_the_cores(world):
+    """Linux shares the cores between sessions first; one for both would starve REST."""
+    serve, *started = world.service.family
+    (spark,) = (process for process in started if process.name() == "java")
+    (rest,) = (process for process in started if "sendlater.api.serving" in process.cmdline())
+    sessions = [os.getsid(process.pid) for process in (serve, spark, rest)]
+    assert len(set(sessions)) == 3, sessions
 
 
 def test_a_change_is_true_although_the_inbox_is_read_later(world):

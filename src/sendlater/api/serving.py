@@ -71,6 +71,7 @@ class HttpProcess:
             [sys.executable, "-m", "sendlater.api.serving"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # a fair share of the cores beside Spark (docs/adr/0009)
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from sendlater.config import Settings
@@ -69,11 +71,15 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not settings.spark_master:
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
-    builder = SparkSession.builder.appName(f"sendlater {settings.space}")
-    builder = builder.master(settings.spark_master or f"local[{slots(settings)}]")
+    conf = SparkConf().setAppName(f"sendlater {settings.space}")
+    conf.setMaster(settings.spark_master or f"local[{slots(settings)}]")
     logging = resources.files(__package__) / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
-    for name, value in (config | settings.spark | {JAVA_OPTIONS: java}).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    conf.setAll(list((config | settings.spark | {JAVA_OPTIONS: java}).items()))
+    if SparkContext._gateway is None:  # a process keeps its JVM, whatever sessions come after
+        # Linux shares the cores between sessions first: a program beside Spark then has its share
+        # of them, however many threads Spark runs (docs/adr/0009).
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.config(conf=conf).getOrCreate()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sendlater.bench.all import DOORS, DOORS_HEAD, HEAD, LOADS, row, table, write
+from sendlater.bench.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 RESULT = {
@@ -72,3 +73,13 @@ def test_a_row_measured_again_is_replaced(checkout):
 
     assert page.count(f"| {name} |") == 1
     assert "| 99 |\n" in page
+
+
+def test_a_ledger_is_complete_when_each_has_come_however_often_some_came():
+    ledger = Ledger(due_ms=[10, 10, 20])
+    ledger.arrived([(0, 11), (0, 12), (2, 21)])
+    assert not ledger.complete
+    ledger.arrived([(1, 13)])
+    assert ledger.complete
+    balance = ledger.account()
+    assert (balance["lost"], balance["duplicated"], balance["early"]) == (0, 1, 0)

@@ -98,7 +98,7 @@ def _messages(
                 load.broker.flush()
                 number += 1
                 stop.wait(max(0.0, began_s + number / rate - time.time()))
-            elif load.ledger.distinct == count and exit_when_done:
+            elif exit_when_done and load.ledger.complete:
                 break
             else:
                 stop.wait(REFRESH_S)

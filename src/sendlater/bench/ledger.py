@@ -24,9 +24,11 @@ class Ledger:
             self.append_ms.append(append_ms)
 
     @property
-    def distinct(self) -> int:
-        """How many different schedules have arrived."""
-        return len(set(self.numbers))
+    def complete(self) -> bool:
+        """Whether each schedule has arrived. Counts them only when that can be: it is asked often,
+        beside the load."""
+        due = len(self.due_ms)
+        return len(self.numbers) >= due and len(set(self.numbers)) == due
 
     def account(self, *, warm_from_ms: int = 0) -> dict[str, Any]:
         """The balance. Lateness counts schedules due at `warm_from_ms` or later, first copies."""

@@ -127,7 +127,7 @@ class Run:
     def wait_for_all(self) -> None:
         """Until everything has arrived, or nothing does any more."""
         last_due_s = max(self.ledger.due_ms, default=0) / 1_000
-        while self.ledger.distinct < len(self.ledger.due_ms):
+        while not self.ledger.complete:
             self.tell(len(self.ledger.due_ms), len(self.ledger.numbers))
             quiet_s = time.monotonic() - self._last_arrival_s
             if time.time() > last_due_s + IDLE_TIMEOUT_S and quiet_s > IDLE_TIMEOUT_S:

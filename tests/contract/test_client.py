@@ -150,6 +150,14 @@ def test_many_bad_ones_do_not_stop_those_before(scheduler, topic, name):
     assert scheduler.send_many([]) == 0
 
 
+def test_headers_of_schedulers_are_dropped_whatever_the_transport(scheduler, topic, name):
+    headers = [("scheduler-epoch", b"1"), ("sendlater-due", b"2"), ("mine", b"3")]
+    scheduler.send_later(topic, b"v", id=name, delay=3_600, headers=headers)
+    kept = scheduler.get(name).headers
+    assert [pair for pair in kept if pair[0] == "mine"] == [("mine", b"3")]
+    assert not [pair for pair in kept if pair in headers[:2]]
+
+
 def test_without_waiting_somebody_is_told(scheduler, topic, name):
     told = []
     for n in range(20):

@@ -152,7 +152,7 @@ def test_what_is_claimed_is_too_late_to_change(desk: Desk) -> None:
     desk.pending.shard_of(b"a").claim(batch, owner=owner, now_ms=5, count_max=9)
     assert desk.cancel(b"a") is Answer.DELIVERING
     assert desk.move(Move(b"a", 9))[0] is Answer.DELIVERING
-    assert [s.id for s in desk.claimed(count_max=10)] == [b"a"]
+    assert [s.id for s in desk.claimed(Filter(), count_max=10)] == [b"a"]
 
 
 def test_many_are_answered_in_the_order_asked(desk: Desk) -> None:

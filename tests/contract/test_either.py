@@ -3,8 +3,8 @@
 import pytest
 from servers import wait_until
 
-from sendlater import open_consumer, open_producer
-from sendlater.errors import BadSettings
+from sendlater import Topics, open_consumer, open_producer
+from sendlater.errors import BadRequest, BadSettings
 
 
 @pytest.fixture(params=["redis", "kafka"])
@@ -119,6 +119,29 @@ def test_a_group_on_redis_goes_back(redis_url, space):
         assert [m.value() for m in read(consumer, 1)] == [b"1"]
         consumer.seek_to_time(first.timestamp()[1] + 60_000)
         assert consumer.poll(0.05) is None
+
+
+def test_one_that_has_no_topic_takes_no_other_with_it(redis_url, space):
+    servers = {"bootstrap.servers": redis_url, "sendlater.space": space}
+    producer, told = open_producer(servers), []
+    producer.produce(f"t-{space}", b"good", on_delivery=lambda error, _: told.append(error))
+    with pytest.raises(BadRequest):
+        producer.produce("no topic!", b"bad")
+    assert producer.flush(10) == 0
+    assert told == [None]
+    assert [m.value() for m in read(consumer_of(servers, f"t-{space}"), 1)] == [b"good"]
+
+
+def test_limits_of_topics_on_redis_are_told_beside_the_rest(redis_url, space):
+    servers = {"bootstrap.servers": redis_url, "sendlater.space": space}
+    with open_producer(servers | {"sendlater.partitions": 2, "sendlater.length.max": 5}) as wide:
+        for number in range(4):
+            wide.produce("t", b"%d" % number, partition=number % 2)
+    with Topics(redis_url, space=space) as topics:
+        assert topics.partitions("t") == 2
+    for wrong in ({"sendlater.retention.ms": "a week"}, {"sendlater.retention": 1}):
+        with pytest.raises(BadSettings, match=next(iter(wrong))):
+            open_producer(servers | wrong)
 
 
 def test_what_cannot_work_is_refused(redis_url):

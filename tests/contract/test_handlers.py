@@ -15,6 +15,7 @@ from servers import until
 
 from sendlater import Backoff, Context, Handlers, Topics
 from sendlater.errors import BadRequest, StoreUnavailable
+from sendlater.model import Record
 
 SOON = Backoff(min_s=0.01, max_s=0.02, retries=3)
 
@@ -158,6 +159,36 @@ def test_what_cannot_be_decoded_is_dead_at_once(handlers, redis_url, space):
     (dead,) = dead_letters(redis_url, space)
     assert dead.value == b'{"number": "one"}'
     assert b"cannot be decoded" in dict(dead.headers)["event-error"]
+
+
+def test_no_event_ends_its_worker_or_succeeds_without_running(handlers, redis_url, space):
+    seen = []
+
+    @handlers.on("hostile", retry=Backoff(min_s=0.01, retries=1))
+    async def hostile(event):
+        if event == "cancelled":
+            raise asyncio.CancelledError
+        seen.append(event)
+
+    async def inner(event):
+        seen.append(event)
+
+    @handlers.on("wrapped")
+    def wrapped(event):
+        return inner(event)
+
+    async def told(app):
+        await app.enqueue("hostile", "cancelled")
+        await until(lambda: app.tallies()["hostile"].dead == 1, "its reason is told")
+        with Topics(redis_url, space=space) as topics:
+            headers = [("sendlater-due", b"1" * 5_000), ("retry-original-timestamp", b"9" * 5_000)]
+            topics.produce(Record(topic="hostile", value=b'"after"', headers=headers))
+        await app.enqueue("wrapped", "wrapped")
+        await until(lambda: sorted(seen) == ["after", "wrapped"], "the others ran")
+
+    story(handlers, told)
+    (dead,) = dead_letters(redis_url, space)
+    assert dict(dead.headers)["event-error"].startswith(b"CancelledError")
 
 
 def test_a_timeout_counts_as_failure(handlers, redis_url, space):

@@ -9,6 +9,7 @@ import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
 
 from sendlater.client.brokers import open_topics
+from sendlater.errors import StoreUnavailable
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
 from sendlater.model import Record, Schedule
 from sendlater.pending import Batch
@@ -151,6 +152,8 @@ def test_a_change_can_be_made_only_to_the_version_that_was_read(api):
     assert api.get("/v1/schedules/a", headers={"If-None-Match": tag}).status_code == 304
     moved = api.patch("/v1/schedules/a", json={"delay": "2h"}, headers={"If-Match": tag})
     assert moved.json()["answer"] == "moved"
+    part = {"If-Match": moved.headers["etag"][:2] + '"'}
+    refused(api.delete("/v1/schedules/a", headers=part), 412, "changed since")
     stale = {"If-Match": tag}
     refused(api.patch("/v1/schedules/a", json={"delay": 1}, headers=stale), 412, "changed since")
     refused(api.delete("/v1/schedules/a", headers=stale), 412, "changed since")
@@ -197,6 +200,52 @@ def test_many_come_as_lines_and_bad_ones_are_told_by_number(api, pending):
     none = refused(api.post("/v1/schedules", content=b"{}\n1", headers=kind), 422, "every line")
     assert [one["line"] for one in none["refused"]] == [1, 2]
     assert pending.counts()["pending"] == 2
+
+
+def test_lines_that_an_outage_refused_can_be_sent_again(api, pending, monkeypatch):
+    office = api.app.desktop.office
+    lines = b"".join(
+        json.dumps({"topic": "t", "value": "v", "id": f"n{n}", "delay": 60}).encode() + b"\n"
+        for n in range(2)
+    )
+    asked = {"content-type": "application/x-ndjson", "Idempotency-Key": "again"}
+    away = StoreUnavailable("it does not answer")
+
+    def post():
+        return api.post("/v1/schedules", content=lines, headers=asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(office, "write", lambda _schedules: [away, away])
+        refused(post(), 503, "does not answer")
+        patched.setattr(office, "write", lambda _schedules: [None, away])
+        told = post().json()
+        assert told["accepted"] == 1
+        assert told["refused"] == [{"line": 2, "status": 503, "detail": "it does not answer"}]
+    assert post().json()["accepted"] == 2
+    assert pending.counts()["pending"] == 2
+
+
+def test_what_is_on_its_way_passes_the_same_filters(api, pending):
+    for n in range(4):
+        send(api, id=f"{'ab'[n % 2]}{n}", topic=["even", "odd"][n % 2], delay=0)
+    owner = pending.fence()
+    batch = Batch(lane=0, run=pending.open_lane(0, owner=owner), end_ms=FAR_MS)
+    for shard in pending.shards:
+        shard.claim(batch, owner=owner, now_ms=FAR_MS, count_max=5)
+    claimed = {"state": "claimed"}
+    assert sorted(ids(api.get("/v1/schedules", params=claimed))) == ["a0", "a2", "b1", "b3"]
+    assert sorted(ids(api.get("/v1/schedules", params=claimed | {"topic": "odd"}))) == ["b1", "b3"]
+    assert ids(api.get("/v1/schedules", params=claimed | {"id_prefix": "a2"})) == ["a2"]
+    assert ids(api.get("/v1/schedules", params=claimed | {"due_from": "+1h"})) == []
+    assert ids(api.get("/v1/schedules?state=claimed&due_from=+1h")) == []
+
+
+def test_a_wrong_method_is_told_the_right_ones(api):
+    allowed = {"/v1/schedules": "GET, POST", "/v1/schedules:cancel": "POST", "/v1/stats": "GET"}
+    for path, methods in allowed.items():
+        answer = api.put(path)
+        refused(answer, 405, "")
+        assert answer.headers["allow"] == methods
 
 
 def test_pages_show_each_once_with_every_filter(api, pending):

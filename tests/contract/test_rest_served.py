@@ -142,6 +142,8 @@ def test_the_command_line_reaches_it_by_its_address(redis_url, space, tmp_path):
         run("send", "orders", "v", "--delay", "1h", "--id", "a", "--key", "k")
         assert [one["id"] for one in run("list")] == ["a"]
         assert run("get", "a")[0]["key"] == "k"
+        ahead = [COMMAND, f"--url={process.url}", "--token-file", tmp_path / "token", "get", "a"]
+        assert b"orders" in subprocess.run(ahead, capture_output=True, check=True).stdout
         assert run("stats")[0]["pending"] == 1
         assert run("cancel", "a") == [{"a": "cancelled"}]
         event = [("event-type", b"remind"), ("event-error", b"no")]

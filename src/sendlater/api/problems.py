@@ -1,5 +1,7 @@
 """Errors as RFC 9457 problem details, in words: what was expected, what came."""
 
+import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -7,7 +9,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route
 
 from sendlater.errors import BadRequest, SendlaterError, Unavailable
 
@@ -83,8 +84,9 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
-        if error.status_code == 405:  # the router tells of the first route with this path only
-            headers["Allow"] = ", ".join(sorted(_allowed(app, request)))
+        # The router tells of the first route with this path only.
+        if error.status_code == 405 and (allowed := _allowed(app, request)):
+            headers["Allow"] = ", ".join(allowed)
         return problem_response(Problem(error.status_code, str(error.detail), headers=headers))
 
     app.add_exception_handler(Exception, ours)
@@ -94,11 +96,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _allowed(app: FastAPI, request: Request) -> set[str]:
-    """The methods of every route with the request's path."""
-    return {
-        method
-        for route in app.routes
-        if isinstance(route, Route) and route.path_regex.match(request.scope["path"])
-        for method in route.methods or ()
-    }
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """The path's methods, as documented: of the longest that fits, as an id may be anything."""
+    documented = app.openapi()["paths"]
+    fitting = (path for path in documented if _pattern(path).fullmatch(request.scope["path"]))
+    return sorted(map(str.upper, documented.get(max(fitting, key=len, default=""), ())))
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{\w+\\}", ".+", re.escape(path)))

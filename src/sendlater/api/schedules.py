@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -30,11 +31,14 @@ from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
 from sendlater.model import Schedule
 from sendlater.pending import Answer
+from sendlater.pending.packing import VERSION_CHARS
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 ONE = "/v1/schedules/"
 NOW = ":deliver-now"
 ETAG = re.compile(r'(W/)?"[^",\s]{1,100}"')
+NO_VERSION = "-" * VERSION_CHARS
+AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 LOOK_S = 1.0
 """Longest wait for intake before a list, which is shown all the same when it does not come."""
 router = APIRouter(tags=["schedules"])
@@ -89,7 +93,7 @@ async def _create_many(at: Desktop, body: bytes) -> Response:
     if len(lines) > LINES_COUNT_MAX:
         raise Problem(413, f"expected at most {LINES_COUNT_MAX} lines, got {len(lines)}")
 
-    def write() -> dict[str, Any]:
+    def write() -> Response:
         ids: list[str | None] = [None] * len(lines)
         good: list[tuple[int, Schedule]] = []
         refused: list[dict[str, Any]] = []
@@ -99,20 +103,29 @@ async def _create_many(at: Desktop, body: bytes) -> Response:
                 at.office.checked(schedule)
                 good.append((number, schedule))
             except (Problem, BadRequest) as error:
-                refused.append({"line": number + 1, "detail": str(error)})
+                refused.append({"line": number + 1, "status": 422, "detail": str(error)})
         failed = at.office.write([schedule for _, schedule in good])
+        away: Exception | None = None
         for (number, schedule), failure in zip(good, failed, strict=True):
             if failure is None:
                 ids[number] = schedule.id.decode()
             else:
-                refused.append({"line": number + 1, "detail": as_problem(failure).detail})
+                problem = as_problem(failure)
+                away = away or (failure if problem.status == AWAY else None)
+                refused.append(
+                    {"line": number + 1, "status": problem.status, "detail": problem.detail}
+                )
         refused.sort(key=lambda one: one["line"])
+        if away and not any(ids):
+            raise away
         if refused and len(refused) == len(lines):
             told = f"every line is refused, the first: {refused[0]['detail']}"
             raise Problem(422, told, refused=refused)
-        return {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
+        body = {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
+        # Lines that an outage has refused are for the caller to send again: nothing to keep.
+        return answer(body, headers={"Retry-After": "1"} if away else None)
 
-    return answer(await run_in_threadpool(write))
+    return await run_in_threadpool(write)
 
 
 @router.get(
@@ -155,9 +168,7 @@ def page(
         got = at.office.desk.page(wanted, count_max=limit, after=after, backwards=order == "last")
         found, next_cursor = got.schedules, got.after and to_cursor(got.after)
     else:
-        found, next_cursor = at.office.desk.claimed(count_max=limit), None
-        if caller:
-            found = [one for one in found if wire.caller_of(one.record.headers) == caller]
+        found, next_cursor = at.office.desk.claimed(wanted, count_max=limit), None
     payload = at.shows_payload(who)
     items = [wire.show(one, payload=payload) for one in found]
     told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
@@ -258,7 +269,9 @@ def _if_match(request: Request) -> str:
         return ""
     if not ETAG.fullmatch(given):
         raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
-    return given.removeprefix("W/")[1:-1]
+    version = given.removeprefix("W/")[1:-1]
+    # The store compares as much as it is given: a part of a version is none.
+    return version if len(version) == VERSION_CHARS else NO_VERSION
 
 
 def _quoted(schedule_id: bytes) -> str:
@@ -293,6 +306,9 @@ async def once(
         with suppress(Exception):
             await asyncio.to_thread(papers.drop_answer, name)
         raise
+    if "retry-after" in response.headers:
+        await asyncio.to_thread(papers.drop_answer, name)
+        return response
     where = {k: v for k, v in response.headers.items() if k in ("location", "etag")}
     kept_answer = msgspec.json.encode((response.status_code, where, bytes(response.body).decode()))
     await asyncio.to_thread(papers.keep_answer, name, digest, kept_answer)

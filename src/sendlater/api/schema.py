@@ -201,12 +201,18 @@ SCHEMAS: dict[str, Json] = {
     ),
     "Accepted": _object(
         ["accepted", "ids", "refused"],
-        example={"accepted": 1, "ids": ["a", None], "refused": [{"line": 2, "detail": "..."}]},
+        example={
+            "accepted": 1,
+            "ids": ["a", None],
+            "refused": [{"line": 2, "status": 422, "detail": "..."}],
+        },
         accepted=_COUNT,
         ids={"type": "array", "items": _or_null("string"), "description": "One for each line."},
         refused={
             "type": "array",
-            "items": _object(["line", "detail"], line=_COUNT, detail=_TEXT),
+            "items": _object(
+                ["line", "status", "detail"], line=_COUNT, status=_COUNT, detail=_TEXT
+            ),
         },
     ),
     "Answer": _object(

@@ -171,7 +171,11 @@ def to_filter(
     now_ms: int,
     caller: str | None = None,
 ) -> Filter:
-    """A filter from texts; due_to is not included. Raises BadTime."""
+    """A filter from texts; due_to is not included. Raises BadTime.
+
+    In a query `+15m` reads as ` 15m`, and a zone's `+01:00` likewise.
+    """
+    due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
     return Filter(
         from_ms=instant_ms(due_from, now_ms=now_ms) if due_from else 0,
         to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,

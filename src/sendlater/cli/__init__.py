@@ -2,16 +2,19 @@
 
 import os
 import sys
+from dataclasses import fields
 
 from sendlater.cli import changes, letters, running, schedules, upkeep  # noqa: F401  (they add their commands)
-from sendlater.cli.door import FAILED, INTERRUPTED, NO_CONNECTION, OK, USAGE, app, err
+from sendlater.cli.door import FAILED, INTERRUPTED, NO_CONNECTION, OK, USAGE, Connection, app, err
 from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
+
+CONNECTION = {f"--{one.name.replace('_', '-')}" for one in fields(Connection)}
 
 
 def main() -> None:
     """The entry point: runs a command, and turns errors into a line and an exit code."""
     try:
-        code = app(sys.argv[1:])
+        code = app(behind_command(sys.argv[1:]))
     except BadRequest as error:
         code = _fail(error, USAGE)
     except Unavailable as error:
@@ -24,6 +27,17 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = OK
     sys.exit(code if isinstance(code, int) else OK)
+
+
+def behind_command(words: list[str]) -> list[str]:
+    """Options of the connection that stand before the command, put where its own options stand."""
+    first = 0
+    while first < len(words) and words[first].partition("=")[0] in CONNECTION:
+        first += 1 if "=" in words[first] else 2
+    if first >= len(words):
+        return words
+    end = words.index("--", first) if "--" in words[first:] else len(words)
+    return words[first:end] + words[:first] + words[end:]
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -16,6 +16,7 @@ from sendlater.cli.door import (
     open_scheduler,
     out,
 )
+from sendlater.cli.show import id_of
 from sendlater.errors import BadRequest
 from sendlater.model import Moved
 
@@ -61,7 +62,7 @@ def _each(
     if not ids:
         raise BadRequest("expected at least one id")
     with open_scheduler(connection) as scheduler:
-        answers = {name: change(scheduler, name) for name in ids}
+        answers = {name: change(scheduler, id_of(name)) for name in ids}
     if json_:
         out.print(json.dumps(answers), highlight=False)
     else:

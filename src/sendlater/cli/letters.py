@@ -21,7 +21,6 @@ from sendlater.cli.door import (
     out,
 )
 from sendlater.cli.show import text_of, time_of
-from sendlater.config import load
 from sendlater.errors import BadRequest
 
 dead_app = App(name="dead", help="Events whose handler has given up.")
@@ -73,7 +72,7 @@ def dead_list(
         topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
         limit: Most to show.
     """
-    topic = topic or load().dead_topic
+    topic = topic or connection.settings().dead_topic
     columns = {"type": "event-type", "id": "event-id", "error": "event-error"}
     with open_scheduler(connection) as scheduler:
         return _show(_last(scheduler, topic, limit), columns, json_)
@@ -99,7 +98,7 @@ def redrive(
         raise BadRequest("dead redrive: expected places (partition/position) or --all")
     from sendlater.client.handling import alive_again
 
-    topic = topic or load().dead_topic
+    topic = topic or connection.settings().dead_topic
     done, missing = 0, set(places)
     with open_scheduler(connection) as scheduler:
         events = {}

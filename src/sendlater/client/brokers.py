@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from sendlater.config import Settings, client_options
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.model import Headers, Record
 from sendlater.topics import Topics
 
@@ -298,34 +298,42 @@ class RedisBroker:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._gathered: list[tuple[Record, Acknowledged | None]] = []
+        self._gathered: list[tuple[Record, int, Acknowledged | None]] = []
         self._lock = threading.Lock()
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
-        """See Broker."""
+        """See Broker. The partition is chosen here: a record that has none is refused by itself."""
+        partition = self._topics.partition_of(record)
+        record = replace(record, partition=partition)
         with self._lock:
-            self._gathered.append((record, on_done))
+            self._gathered.append((record, partition, on_done))
             full = len(self._gathered) >= self.GATHER_COUNT_MAX
         if full:
             self.flush()
 
+    @property
+    def waiting(self) -> int:
+        """How many records are gathered and not written."""
+        return len(self._gathered)
+
     def has_room(self) -> bool:
         """See Broker. A full list is written by whoever fills it."""
-        return len(self._gathered) < self.GATHER_COUNT_MAX - 1
+        return self.waiting < self.GATHER_COUNT_MAX - 1
 
     def flush(self) -> None:
         """See Broker."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
-        # Chosen here, as it is told too.
-        partitions = [self._topics.partition_of(record) for record, _ in gathered]
-        positions = self._topics.produce_many(
-            replace(record, partition=partition)
-            for (record, _), partition in zip(gathered, partitions, strict=True)
-        )
-        for (_, on_done), *place in zip(gathered, partitions, positions, strict=True):
+        try:
+            positions = self._topics.produce_many(record for record, _, _ in gathered)
+        except SendlaterError as error:
+            for _, partition, on_done in gathered:
+                if on_done is not None:
+                    on_done(error, partition, 0)
+            raise
+        for (_, partition, on_done), position in zip(gathered, positions, strict=True):
             if on_done is not None:
-                on_done(None, *place)
+                on_done(None, partition, position)
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See Broker."""
@@ -355,6 +363,11 @@ class RedisBroker:
         # A start is the first position to read; Redis reads behind one.
         after = {n: max(0, at - 1) for n, at in places.items()}
         while not stop.is_set():
+            if not after:  # the topic is yet to come
+                stop.wait(POLL_S)
+                yield []
+                after = dict.fromkeys(range(self._topics.partitions(topic)), 0)
+                continue
             self._topics.wait({(topic, n): at for n, at in after.items()}, block_ms=100)
             for number in after:
                 got = self._topics.read(

@@ -19,8 +19,17 @@ from sendlater.model import Headers, Record
 from sendlater.topics import Consumer, TopicRecord, Topics
 
 SERVERS = "bootstrap.servers"
+OURS = "sendlater."
+"""What a Kafka does not know: told to topics on Redis, kept from Kafka's clients."""
 SPACE = "sendlater.space"
 """Option, on Redis alone: the space the topics are in."""
+LIMITS = {
+    "sendlater.partitions": "partitions_default",
+    "sendlater.retention.ms": "retention_ms",
+    "sendlater.length.max": "length_max",
+    "sendlater.write.attempts.max": "write_attempts_max",
+}
+"""Limits of Topics by their names in a configuration."""
 OnDelivery = Callable[[Any, Any], None]
 
 
@@ -85,12 +94,11 @@ class TopicMessage:
 
 class TopicsProducer:
     """`confluent_kafka.Producer` on topics on Redis. What is produced is written by `flush`, by
-    `poll`, and by every 500th `produce`. Raises BrokerUnavailable where confluent-kafka calls back
-    with an error."""
+    `poll`, and by every 500th `produce`. Where confluent-kafka only calls back with an error, this
+    raises BrokerUnavailable too."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._broker = RedisBroker(_topics(config))
-        self._waiting = 0
 
     def produce(
         self,
@@ -114,7 +122,6 @@ class TopicsProducer:
         told = on_delivery or callback
 
         def done(error: Exception | None, number: int, position: int) -> None:
-            self._waiting -= 1
             if told is not None:
                 placed = TopicRecord(
                     topic=topic,
@@ -127,26 +134,31 @@ class TopicsProducer:
                 )
                 told(error, TopicMessage(placed))
 
-        self._waiting += 1
         self._broker.send(record, on_done=done)
 
     def poll(self, timeout: float = 0) -> int:  # noqa: ARG002
         """Write what is waiting; how many that were."""
-        before = self._waiting
+        before = len(self)
         self._broker.flush()
-        return before - self._waiting
+        return before
 
     def flush(self, timeout: float = -1) -> int:
         """Write what is waiting; how many are left, that is none."""
         self.poll(timeout)
-        return self._waiting
+        return len(self)
 
     def close(self) -> None:
         """Flush and let go."""
         self._broker.close()
 
     def __len__(self) -> int:
-        return self._waiting
+        return self._broker.waiting
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class TopicsConsumer:
@@ -247,8 +259,17 @@ def _is_redis(config: Mapping[str, Any]) -> bool:
 
 
 def _kafka(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name != SPACE}
+    return {name: value for name, value in config.items() if not name.startswith(OURS)}
 
 
 def _topics(config: Mapping[str, Any]) -> Topics:
-    return Topics(str(config[SERVERS]), space=str(config.get(SPACE, "sendlater")))
+    limits = {}
+    for name, value in config.items():
+        if not name.startswith(OURS) or name == SPACE:
+            continue
+        if name not in LIMITS:
+            raise BadSettings(f"{name}: expected {SPACE}, {', '.join(LIMITS)}")
+        if not str(value).isdigit() or int(value) < 1:
+            raise BadSettings(f"{name}: expected a number from 1 on, got {value!r}")
+        limits[LIMITS[name]] = int(value)
+    return Topics(str(config[SERVERS]), space=str(config.get(SPACE, "sendlater")), **limits)

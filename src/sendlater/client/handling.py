@@ -5,6 +5,7 @@ Types share nothing but the client they re-schedule with, so a slow one blocks n
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,9 @@ class Tally:
     error: str = ""
     """Why nothing can be read or re-scheduled at the moment; empty when all is well."""
 
+
+DIGITS = re.compile(rb"[0-9]{1,18}")
+"""A time in a header; of more digits Python makes no number."""
 
 Forward = Callable[[Schedule], Awaitable[None]]
 """Hands a schedule over; raises Unavailable."""
@@ -193,6 +197,9 @@ class Handling:
             try:
                 if await self._handle(record):
                     self.inlet.done(record)
+            except Exception as error:  # nobody's but ours; the worker goes on
+                self.tally.error = f"cannot handle: {_told(error)}"
+                _log.exception("an event is left as it is", type=self.type)
             finally:
                 self.tally.in_flight -= 1
 
@@ -208,18 +215,25 @@ class Handling:
         failure = ""
         try:
             arguments = (event, context) if self.wants_context else (event,)
-            if self.is_async:
-                async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s):
+                if self.is_async:
                     answer = await self.function(*arguments)
-            else:
-                loop = asyncio.get_running_loop()
-                overdue = loop.run_in_executor(self._threads, self.function, *arguments)
-                answer = await asyncio.wait_for(asyncio.shield(overdue), self.timeout_s)
+                else:
+                    loop = asyncio.get_running_loop()
+                    overdue = loop.run_in_executor(self._threads, self.function, *arguments)
+                    answer = await asyncio.shield(overdue)
+                    if inspect.isawaitable(answer):  # an async function in a plain wrapper
+                        answer = await answer
             if answer is False:
                 failure = "the handler returned False"
         except TimeoutError as error:
             spent = time.monotonic() - began >= self.timeout_s
             failure = f"no end within {self.timeout_s:g} s" if spent else _told(error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            failure = _told(error)  # something the handler waited for, not this worker
         except Exception as error:
             failure = _told(error)
         self.tally.seconds += time.monotonic() - began
@@ -296,8 +310,8 @@ def context_of(type_: str, record: Arrived) -> Context:
         type=type_,
         id=schedule_id.decode(errors="surrogateescape") if schedule_id else place,
         attempt=attempts_made(record) + 1,
-        due_ms=int(due) if due.isdigit() else None,
-        original_ms=int(first) * 1_000 if first.isdigit() else record.timestamp_ms,
+        due_ms=int(due) if DIGITS.fullmatch(due) else None,
+        original_ms=int(first) * 1_000 if DIGITS.fullmatch(first) else record.timestamp_ms,
         values={
             name.removeprefix(CONTEXT): (value or b"").decode(errors="replace")
             for name, value in record.headers
@@ -340,7 +354,7 @@ def alive_again(dead: Arrived) -> Record | None:
     return Record(topic=type_.decode(), value=dead.value, key=dead.key, headers=headers)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

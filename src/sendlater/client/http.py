@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ MANY_COUNT = 500
 """Schedules in one request of `send_many`."""
 TRY_AGAIN = (408, 425, 429)
 """Refusals that are no fault of the request; so is everything from 500."""
+AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 PATH = "/v1/schedules"
 RECORDS = "/v1/records"
 FOLLOW_WAIT_S = 5
@@ -57,8 +59,10 @@ class HttpTransport:
             )
             refused = answer.get("refused") or []
             if refused:
-                first = refused[0]
-                raise BadRequest(f"{len(refused)} refused, the first: {first.get('detail', first)}")
+                away = [one for one in refused if one.get("status") == AWAY]
+                first = (away or refused)[0]
+                told = f"{len(refused)} refused, the first: {first.get('detail', first)}"
+                raise Unavailable(told) if away else BadRequest(told)
             count += len(chunk)
         return count
 

@@ -151,7 +151,8 @@ class TopicInlet:
     """Acknowledges each record by itself."""
 
     def __init__(self, topics: Topics, *, topic: str, group: str, timeout_s: float) -> None:
-        idle_ms = int((timeout_s + IDLE_MARGIN_S) * 1_000)
+        # An event may wait here for the one before it, as long as that may take.
+        idle_ms = int((2 * timeout_s + IDLE_MARGIN_S) * 1_000)
         self._consumer = TopicConsumer(topics, group, subscribe=[topic], idle_ms=idle_ms)
         self._done: deque[TopicRecord] = deque()
         self._given: dict[tuple[int, int], TopicRecord] = {}

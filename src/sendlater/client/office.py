@@ -111,9 +111,7 @@ class Office:
         not taken, and whatever the iterable raises once those before have been taken."""
         count = 0
         if not self.settings.on_kafka:
-            for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
-                for schedule in chunk:
-                    self.checked(schedule)
+            for chunk in chunks(map(self._passed, schedules), count_max=PARK_COUNT_MAX):
                 self._put(chunk)
                 count += len(chunk)
             return count
@@ -127,6 +125,10 @@ class Office:
             self.broker.flush()
             self._remember(self._inbox_ends())
         return count
+
+    def _passed(self, schedule: Schedule) -> Schedule:
+        self.checked(schedule)
+        return schedule
 
     def write(self, schedules: Sequence[Schedule]) -> list[Exception | None]:
         """Hand over schedules that were checked; when it returns each is safe, or failed."""

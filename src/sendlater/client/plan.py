@@ -11,6 +11,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 from ulid import ULID
 
+from sendlater.dialects import names
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Cancelled, Headers, Moved, Record, Schedule
@@ -64,7 +65,9 @@ def plan_send(
         topic=topic,
         value=body,
         key=to_bytes(key, what="key"),
-        headers=to_headers(headers) if headers else [],
+        headers=[
+            pair for pair in to_headers(headers or ()) if not pair[0].startswith(names.PREFIXES)
+        ],
         partition=partition,
     )
     return Schedule(

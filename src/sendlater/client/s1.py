@@ -45,7 +45,11 @@ def retried(message: Any, *, backoff: Backoff, now_ms: int) -> tuple[Record, int
     attempt = attempts_made(record) + 1
     if attempt > backoff.retries:
         raise NoAttemptsLeft(f"{record.topic}: {backoff.retries} retries have been made")
-    kept: Headers = [pair for pair in record.headers if pair[0] != RETRY_ATTEMPT]
+    kept: Headers = [
+        pair
+        for pair in record.headers
+        if pair[0] != RETRY_ATTEMPT and not pair[0].startswith(names.PREFIXES)
+    ]
     if not any(name == RETRY_ORIGINAL_TIMESTAMP for name, _ in kept):
         kept.append((RETRY_ORIGINAL_TIMESTAMP, b"%d" % (now_ms // 1_000)))
     kept.append((RETRY_ATTEMPT, b"%d" % attempt))

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -58,6 +59,16 @@ class Filter:
     def is_range(self) -> bool:
         """Whether counting needs no look at the schedules."""
         return not self.id_prefix and not self.topic and not self.header
+
+    def passes(self, row: Schedule) -> bool:
+        """Whether a schedule is among them."""
+        return (
+            self.from_ms <= row.due_ms
+            and (self.to_ms is None or row.due_ms <= self.to_ms)
+            and row.id.startswith(self.id_prefix)
+            and self.topic in ("", row.record.topic)
+            and (self.header is None or self.header in row.record.headers)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +162,17 @@ class Desk:
             for i, got in zip(ids, self._run(script("find"), calls), strict=True)
         ]
 
-    def claimed(self, *, count_max: int) -> list[Schedule]:
+    def claimed(self, wanted: Filter, *, count_max: int) -> list[Schedule]:
         """Some schedules that lanes have taken and Spark has not committed, in due order."""
-        rows: list[Schedule] = []
+        with answering():
+            rows = list(islice(filter(wanted.passes, self._claimed()), count_max))
+        return sorted(rows, key=lambda row: (row.due_ms, row.id))
+
+    def _claimed(self) -> Iterator[Schedule]:
         for shard in self.pending.shards:
             for name in shard.batches():
-                if len(rows) < count_max:
-                    got = shard.client.hscan(shard._batch_key(name), count=count_max)[1]
-                    rows += [unpack(i, p, state=State.CLAIMED) for i, p in got.items()]
-        return sorted(rows, key=lambda row: (row.due_ms, row.id))[:count_max]
+                for found, packed in shard.client.hscan_iter(shard._batch_key(name), count=1_000):
+                    yield unpack(found, packed, state=State.CLAIMED)
 
     def count(self, *, from_ms: int = 0, to_ms: int | None = None) -> int:
         """How many are due within [from_ms, to_ms], without looking at them."""

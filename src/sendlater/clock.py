@@ -11,6 +11,10 @@ class Clock(Protocol):
         """Milliseconds since 1970, UTC."""
         ...
 
+    def elapsed_ms(self) -> float:
+        """Milliseconds since some instant; never goes back, whatever is done to the clock."""
+        ...
+
 
 class SystemClock:
     """The clock of this host. "Never early" is promised by this clock on the claiming host."""
@@ -18,6 +22,10 @@ class SystemClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970, rounded down, so that a comparison can only err towards late."""
         return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> float:
+        """Of the machine's monotonic clock."""
+        return time.monotonic() * 1_000
 
 
 class FixedClock:
@@ -28,6 +36,10 @@ class FixedClock:
 
     def now_ms(self) -> int:
         """The instant last set."""
+        return self._now_ms
+
+    def elapsed_ms(self) -> float:
+        """The same: it goes back only in a simulation, which counts for itself."""
         return self._now_ms
 
     def advance(self, by_ms: int) -> None:

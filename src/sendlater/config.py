@@ -164,6 +164,11 @@ class Settings(BaseSettings):
     ends it. Not set: wait where an inbox is a journal."""
     lease_ms: int = Field(4_000, ge=1_000, le=60_000)
     """Of several services on a space one is active; it may be silent so long before it is dead."""
+    margin_ms: int = Field(5_000, ge=0, le=600_000)
+    """A cancellation or a newer version that its inbox acknowledged so long before the due time
+    wins, always: what is due later waits until intake has read the inboxes."""
+    hold_ms_max: int = Field(30_000, ge=0, le=3_600_000)
+    """Longest that a schedule waits for that; then it is delivered, and the log says so."""
     recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
     """Pause before deliveries of a dead service are looked up: its producer may be repeating."""
     restart_delay_ms_max: int = Field(10_000, gt=0)

@@ -5,8 +5,17 @@ Apart from the settings, because Spark's tasks need only these and start sooner 
 
 CLAIM_COUNT_MAX = 1_000
 """Most schedules in one claim: 1,000 of a million hold Redis for 1.7 ms, 10,000 for 18 ms."""
+CLAIM_BYTES_MAX = 8 * 1024 * 1024
+"""Payload at which a claim takes no more: what one answer of Redis and one Arrow batch hold."""
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+"""Payload at which a batch takes no more from a shard, however few its rows: what a crash leaves to
+be looked up is read into memory."""
+PARK_BYTES_MAX = 4 * 1024 * 1024
+"""Payload at which a park call is cut, however few its rows."""
 PARK_COUNT_MAX = 500
 """Most schedules in one park call: bounds how long one script holds Redis."""
+WATERMARK_LOOKS_MAX = 1_000
+"""Most questions about the ends of inboxes that wait until intake has come so far."""
 RELEASE_COUNT_MAX = 500
 """Most schedules one release call puts back."""
 BATCH_COUNT_MAX = 250_000

@@ -1,12 +1,10 @@
 """The service: the only place that wires rooms together, and keeps them running."""
 
-import json
-import os
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,32 +12,37 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.attendants import Attendants
-from sendlater.client.brokers import open_topics
+from sendlater.client.brokers import RedisBroker, open_topics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings, client_options
-from sendlater.errors import Fenced, NotSupported
+from sendlater.errors import Fenced, NotSupported, StoreUnavailable, StoreWentBack
 from sendlater.local.installation import Installation
-from sendlater.pending import Batch, Desk, Pending
-from sendlater.pending.takeover import Copy, Lease, hold, let_go
+from sendlater.pending import Desk, Pending
+from sendlater.pending.takeover import Copy, Lease, hold
 from sendlater.pipeline.copying import Copier
 from sendlater.pipeline.delivery import start_lane
+from sendlater.pipeline.draining import drain
 from sendlater.pipeline.filling import Filling, reached
 from sendlater.pipeline.horizon import Horizon
-from sendlater.pipeline.intake import inbox_records, start_intake, starting_offsets
+from sendlater.pipeline.intake import (
+    inbox_records,
+    intake_progress,
+    start_intake,
+    starting_offsets,
+)
 from sendlater.pipeline.journal import Ends
 from sendlater.pipeline.kafka_topics import KafkaTopics
-from sendlater.pipeline.own_topics import own_kafka_topics, own_redis_topics
+from sendlater.pipeline.own_topics import inbox_ends, own_kafka_topics, own_redis_topics
 from sendlater.pipeline.recovery import Recovery, warm_up
 from sendlater.pipeline.rewriting import bury_surplus, rescue_overtaken
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.source import Lane
 from sendlater.pipeline.targets import Targets
+from sendlater.pipeline.watermark import Inboxes, Watermark
 from sendlater.pipeline.workers import Worker
 
 WATCH_S = 0.1
 """Pause between two looks at the queries."""
-STANDBY_WATCH_S = 0.25
-"""Pause between two looks at whether the active service is still there."""
 STORE_WATCH_S = 1.0
 """Pause between two looks at whether the store went back or was taken over."""
 
@@ -68,11 +71,13 @@ class Service:
         self._seen: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
         self._topics: KafkaTopics | None = None
+        self._broker: RedisBroker | None = None
         self._recovery: Recovery | None = None
         self._filling: Filling | None = None
         self._horizon: Horizon | None = None
         self._copier: Copier | None = None
         self._lease: Lease | None = None
+        self._watermark: Watermark | None = None
         self._etf1 = etf1
         self._lost = False
         self.pending = Pending.open(
@@ -139,6 +144,7 @@ class Service:
         else:
             topics = open_topics(self.installation.redis_url, settings)
             self._partitions = own_redis_topics(topics, settings)
+            self._broker = RedisBroker(topics)
         if self._etf1 is not None:
             self._attendants.answer_as_etf1(self._etf1)
         self._spark = start_session(
@@ -148,17 +154,13 @@ class Service:
 
     def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
         """Until the lease is ours; False when `stop` was set before."""
+
+        def waiting() -> None:
+            self._warm_up()
+            on_standby()
+
         self._lease = self._new_lease()
-        waited_s = 0.0
-        while not self._lease.acquire(by_force=not self.settings.stands_by):
-            if stop.wait(STANDBY_WATCH_S):
-                return False
-            # Longer than a lease: the other one is alive, and there is time.
-            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
-            if before_s <= self.settings.lease_ms / 1_000 < waited_s:
-                self._warm_up()
-                on_standby()
-        return True
+        return self._lease.wait(stop, by_force=not self.settings.stands_by, waiting=waiting)
 
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:
@@ -171,16 +173,33 @@ class Service:
         return Lease(
             self.installation.redis_url,
             space=self.settings.space,
-            holder=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}",
             lease_ms=self.settings.lease_ms,
+            works=self._require_jvm,
         )
+
+    def _require_jvm(self) -> None:
+        """Hangs while the JVM does, and raises when it is gone."""
+        if self._spark is not None:
+            self._spark.sparkContext._jvm.System.nanoTime()  # type: ignore[union-attr]
 
     def _take_over(self, stop: threading.Event) -> bool:
         """Fence, fill the store, start every query; False when `stop` was set before.
 
-        Nothing is delivered before intake has read what was on the journals when this began: a
-        newer version or a cancellation may be among it.
+        Begins anew when the store goes back or away meanwhile. Raises Fenced.
         """
+        while True:
+            try:
+                return self._take_over_once(stop)
+            except (StoreWentBack, StoreUnavailable) as error:
+                _log.warning("the store went away during a start", cause=str(error))
+            self._end_queries()
+            if stop.wait(STORE_WATCH_S):
+                return False
+
+    def _take_over_once(self, stop: threading.Event) -> bool:
+        """Nothing is delivered before intake has read what was on the journals when this began,
+        nor before it has read what is on the inboxes: a newer version or a cancellation may be
+        among it."""
         self.owner = self.pending.fence(above=self.owner)
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)
@@ -195,8 +214,25 @@ class Service:
             copy = Copy(self.pending, owner=self.owner)
             self._horizon = Horizon(self._spark, self.settings, copy, planter=self._filling.planter)
             self._horizon.start()
-        let_go(self.pending)
+        self._watermark = self._new_watermark()
+        self._watermark.start()
         return True
+
+    def _new_watermark(self) -> Watermark:
+        settings, copier = self.settings, self._copier
+        ends = partial(inbox_ends, self._topics, self._broker)
+        return Watermark(
+            self.pending,
+            Inboxes(
+                ends=partial(ends, [inbox.topic for inbox in settings.taken_in]),
+                copied_ends=partial(ends, [i.topic for i in settings.inboxes if i.copy_to]),
+                copied=copier.copied if copier is not None else dict,
+                progress=partial(intake_progress, self._workers[-1]),
+            ),
+            owner=self.owner,
+            margin_ms=settings.margin_ms,
+            hold_ms_max=settings.hold_ms_max,
+        )
 
     def _fill(self, stop: threading.Event) -> Ends:
         """Settle or release what was left behind, fill the store; the ends intake must reach."""
@@ -251,6 +287,9 @@ class Service:
         if self._horizon is not None:
             self._horizon.stop()
             self._horizon = None
+        if self._watermark is not None:
+            self._watermark.stop()
+            self._watermark = None
         for worker in self._workers:
             if worker.query is not None and worker.query.isActive:
                 worker.query.stop()
@@ -265,31 +304,33 @@ class Service:
         settings, spark = self.settings, self._spark
         assert worker.lane is not None
         assert spark is not None
+        self._look_for_restart()
         if self._recovery is not None:
             self._recovery.settle(owner=self.owner, lane=worker.lane)
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
-        lane = Lane(
+        lane = Lane.of(
+            settings,
             redis_url=self.installation.redis_url,
-            space=settings.space,
-            shards=settings.shards,
             owner=self.owner,
             lane=worker.lane,
-            lanes=settings.lanes,
             run=worker.run,
-            window_ms=settings.window_ms,
-            idle_window_ms=settings.idle_window_ms,
-            poll_ms=settings.poll_ms,
-            standby_poll_ms=settings.standby_poll_ms,
-            claim_count=settings.claim_count,
-            check_targets=settings.on_kafka,
         )
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
+    def _look_for_restart(self) -> None:
+        """A server that was started anew, or a replica that took over, may have lost its last
+        moments: claims, and what intake had read. Nothing is claimed before it is read again."""
+        if self._watermark is None or self.pending.is_armed(owner=self.owner):
+            return
+        _log.warning("the store was started anew: deliveries wait for intake")
+        hold(self.pending, owner=self.owner)
+        self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
+
     def _start_intake(self) -> StreamingQuery:
         spark = self._spark
         assert spark is not None
-        run = self.pending.open_intake(owner=self.owner)
+        self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
         self._seen = self.pending.positions()
         starts = starting_offsets(self.settings, self._seen, self._partitions)
         redis_url = self.installation.redis_url
@@ -331,7 +372,7 @@ class Service:
     def _require_owner(self) -> None:
         try:
             standing = self.pending.owner()
-        except Exception:
+        except StoreUnavailable:
             return
         if standing > self.owner:
             raise Fenced(
@@ -380,7 +421,8 @@ class Service:
 
     def _store_is_lost(self) -> bool:
         """Whether it has forgotten its owner, or is no copy of the journals (any more)."""
-        forgotten = self.pending.owner() < self.owner
+        # One shard of several may have come back without it.
+        forgotten = min(self.pending.owners()) < self.owner
         if not forgotten and (self._filling is None or self._filling.is_copy()):
             return False
         _log.error("the store has lost what it knew" if forgotten else "the store is to be rebuilt")
@@ -391,57 +433,17 @@ class Service:
     def stop(self) -> None:
         """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""
         try:
-            self._drain()
+            for worker in self._workers if self.owner else ():
+                if worker.lane is None and worker.query is not None:
+                    worker.query.stop()
+            self._commit_copies()
+            if self.owner:
+                within_s = self.settings.stop_timeout_ms / 1_000
+                drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
         except Exception as error:
             # Whatever it is, a stop goes on: what is not settled is released at the next start.
             _log.warning("stopped without settling", cause=str(error))
         self.close()
-
-    def _drain(self) -> None:
-        if not self.owner:
-            return
-        for worker in self._workers:
-            if worker.lane is None and worker.query is not None:
-                worker.query.stop()
-        self._commit_copies()
-        self.pending.drain(owner=self.owner)
-        deadline = time.monotonic() + self.settings.stop_timeout_ms / 1000
-        lanes = [w for w in self._workers if w.lane is not None and w.query is not None]
-        while lanes and time.monotonic() < deadline:
-            lanes = [worker for worker in lanes if not self._settled(worker)]
-            time.sleep(WATCH_S / 4)
-        for worker in lanes:
-            _log.warning(
-                "lane did not end in time; its batch is released at the next start",
-                query=worker.name,
-            )
-
-    def _settled(self, worker: Worker) -> bool:
-        """Settle what Spark has committed of a draining lane; whether that was all of it.
-
-        A stopping query never commits its last batch to the source, so it is done here.
-        """
-        query = worker.query
-        assert isinstance(query, StreamingQuery)
-        ends = [
-            int(name.split(":")[2])
-            for shard in self.pending.shards
-            for name in shard.batches()
-            if name.startswith(f"{worker.lane}:{worker.run}:")
-        ]
-        if not ends:
-            return True
-        if not query.isActive:
-            return True
-        progress = query.lastProgress
-        if progress is None:
-            return False
-        committed_ms = int(json.loads(progress.sources[0].endOffset)["end_ms"])
-        for end_ms in set(ends):
-            if end_ms <= committed_ms:
-                assert worker.lane is not None
-                self.pending.settle(Batch(worker.lane, worker.run, end_ms))
-        return max(ends) <= committed_ms
 
     def close(self) -> None:
         """At once: queries and Spark end, nothing is settled."""

@@ -7,7 +7,7 @@ from sendlater.model import Origin, Record, Schedule
 from sendlater.pending import Pending, Shard
 from sendlater.pending.packing import pack
 from sendlater.pending.scripts import script
-from sendlater.pending.store import Batch
+from sendlater.pending.shard import Batch
 from sendlater.pending.takeover import Copy, Lease, hold, let_go, settle_some, unsettled
 
 

@@ -1,7 +1,8 @@
 """The pending store: where schedules wait. Verbs: park, claim, settle, release, fence, cancel."""
 
 from sendlater.pending.desk import Answer, Delivery, Desk, Filter, Move, Page
-from sendlater.pending.store import Batch, Claim, Pending, Shard
+from sendlater.pending.shard import Batch, Claim, Shard
+from sendlater.pending.store import Pending
 
 __all__ = [
     "Answer",

@@ -23,7 +23,8 @@ from sendlater.pending.connect import answering
 from sendlater.pending.packing import unpack
 from sendlater.pending.pages import Place, look, place_of
 from sendlater.pending.scripts import Script, run_many, script
-from sendlater.pending.store import Pending, Shard
+from sendlater.pending.shard import Shard
+from sendlater.pending.store import Pending
 
 
 class Answer(StrEnum):
@@ -156,7 +157,7 @@ class Desk:
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in one round trip per shard."""
-        calls = [self._call(i, ("due", "record", "batches"), id=i) for i in ids]
+        calls = [self._call(i, ("due", "record", "batches", "aside"), id=i) for i in ids]
         return [
             unpack(i, got[1], state=State(got[0].decode())) if got else None
             for i, got in zip(ids, self._run(script("find"), calls), strict=True)
@@ -221,7 +222,7 @@ class Desk:
         """The same for (id, version) pairs, in one round trip per shard."""
         cancel = script("cancel")
         calls = [
-            self._call(i, ("due", "record", "state", "batches"), id=i, version=version)
+            self._call(i, ("due", "record", "state", "batches", "aside"), id=i, version=version)
             for i, version in ids
         ]
         return [Answer(answer.decode()) for answer in self._run(cancel, calls)]
@@ -233,7 +234,7 @@ class Desk:
     def move_many(self, moves: Sequence[Move]) -> list[tuple[Answer, Schedule | None]]:
         """The same for many, in one round trip per shard."""
         now_ms = time.time_ns() // 1_000_000
-        keys = ("due", "record", "wake", "batches", "changes", "tally")
+        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside")
         calls = [
             self._call(
                 move.id,

@@ -8,7 +8,7 @@ from sendlater.pending.packing import unpack, written_topics
 from sendlater.pending.scripts import script
 
 if TYPE_CHECKING:
-    from sendlater.pending.store import Shard
+    from sendlater.pending.shard import Shard
 
 Place = tuple[int, bytes]
 """Due time and id of a schedule: where a page ends and the next one begins."""

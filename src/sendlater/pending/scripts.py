@@ -1,4 +1,9 @@
-"""Lua scripts called by name: the header of each file is its signature."""
+"""Lua scripts called by name: the header of each file is its signature.
+
+What many scripts need is put in front of them here, once: a script with a key `state` and an
+argument `owner` is refused unless the shard knows that owner (an empty one is not asked for), and
+one whose header says `full: goes on` is let through by a Redis at its memory limit.
+"""
 
 import hashlib
 import re
@@ -9,15 +14,31 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.pending.connect import answering
 
-_HEADER = re.compile(r"^-- (keys|args): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (keys|args|full): (.+)$", re.MULTILINE)
+_OWNED = (
+    "local standing_owner = redis.call('HGET', state, 'owner') or '0'; "
+    "if owner ~= '' and owner ~= standing_owner then return redis.error_reply("
+    "(tonumber(owner) > tonumber(standing_owner) and 'BEHIND' or 'FENCED') .. "
+    "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
+)
+"""A lower number cannot have followed: the store has gone back, and nobody else is to blame."""
+_UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
+"""Redis refuses a script's first write when it is full, if that may grow; after one that cannot
+(this one does nothing at all) it lets the script finish. Older than the flag of Redis 7 for it."""
 
 
 class LaneEnded(Fenced):
     """A task outlived its run of a lane; what it would claim nobody would settle."""
 
 
-_REFUSALS = {"FENCED": Fenced, "ENDED": LaneEnded, "ELSEWHERE": StoreWentBack}
+_REFUSALS = {
+    "FENCED": Fenced,
+    "BEHIND": StoreWentBack,
+    "ENDED": LaneEnded,
+    "ELSEWHERE": StoreWentBack,
+}
 _FULL = "command not allowed when used memory"
 """How Redis says so, from within a script as well."""
 
@@ -30,10 +51,11 @@ class Script:
     does not answer. Nothing is repeated: a lost answer may mean that the script has run.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, armed_as: str = "") -> None:
         source = (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
         declared = dict(_HEADER.findall(source))
         self.name = name
+        self.must_be_armed = bool(armed_as)
         self.keys = declared["keys"].split()
         args = [arg.partition(":")[::2] for arg in declared.get("args", "").split()]
         self.args = [arg for arg, _ in args]
@@ -42,9 +64,31 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
+        if "state" in self.keys and "owner" in self.args:
+            lines.append(_OWNED)
+        if declared.get("full") == "goes on":
+            lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.
-        self.lua = "; ".join(lines) + "; " + source
+        self.lua = "; ".join(lines) + "; " + source + (f"\n-- {armed_as}" if armed_as else "")
         self.sha = hashlib.sha1(self.lua.encode(), usedforsecurity=False).hexdigest()
+
+    def armed(self, name: str) -> "Script":
+        """The same script under a name of its own, which a server must have been told by `arm`.
+
+        A server keeps no scripts over a restart, nor does a replica that takes over have them: one
+        that does not know this script any more may have lost its last moments.
+        """
+        return _armed(self.name, name)
+
+    def arm(self, client: Any) -> None:
+        """Tell every server this script. Raises StoreUnavailable."""
+        with answering():
+            client.script_load(self.lua)
+
+    def is_armed(self, client: Any) -> bool:
+        """Whether every server knows this script. Raises StoreUnavailable."""
+        with answering():
+            return all(client.script_exists(self.sha))
 
     def given(self, values: dict[str, Any]) -> list[Any]:
         """Values by name, as the list of keys and arguments that Redis wants."""
@@ -60,6 +104,10 @@ class Script:
             try:
                 return client.evalsha(self.sha, len(self.keys), *given, *rest)
             except redis.exceptions.NoScriptError:
+                if self.must_be_armed:
+                    raise StoreWentBack(
+                        "the store was started anew, or a replica took over"
+                    ) from None
                 return client.eval(self.lua, len(self.keys), *given, *rest)
         except redis.exceptions.ResponseError as error:
             word, _, told = str(error).partition(" ")
@@ -76,6 +124,11 @@ class Script:
 def script(name: str) -> Script:
     """The script in lua/<name>.lua."""
     return Script(name)
+
+
+@cache
+def _armed(name: str, armed_as: str) -> Script:
+    return Script(name, armed_as)
 
 
 def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any]:

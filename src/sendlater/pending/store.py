@@ -4,7 +4,9 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 `due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> largest record it takes), `wanted` (set of targets nobody checked yet),
+`targets` (hash topic -> what it takes), `wanted` (set of targets nobody checked yet),
+`batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`), `passed` (hash
+like `seen`: positions read past without a record there),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
 deliveries, for people); of journals, `touched` (ids that intake has seen while the horizon moves),
@@ -12,9 +14,9 @@ deliveries, for people); of journals, `touched` (ids that intake has seen while 
 """
 
 import time
+import uuid
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from heapq import merge
 from itertools import islice, pairwise
 from typing import Any
@@ -22,206 +24,15 @@ from typing import Any
 import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.limits import RELEASE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule, State
 from sendlater.pending.connect import answering, connect
 from sendlater.pending.packing import pack, unpack
 from sendlater.pending.pages import look
 from sendlater.pending.scripts import script
-from sendlater.pending.wake import Wake
+from sendlater.pending.shard import Batch, Shard
 
 FENCE_ATTEMPTS_MAX = 10
 """Starts that race for one space before the slowest gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch of a lane: its end is its name, the run fences off tasks of dead queries."""
-
-    lane: int
-    run: int
-    end_ms: int
-
-    @property
-    def name(self) -> str:
-        """Unique within a shard."""
-        return f"{self.lane}:{self.run}:{self.end_ms}"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a claim found: rows, or when to come back."""
-
-    ids: list[bytes]
-    packed: list[bytes]
-    next_due_ms: int | None = None
-    draining: bool = False
-
-
-class Shard:
-    """The verbs of one shard; what the Spark tasks use. `client` is a redis client."""
-
-    def __init__(self, client: Any, *, space: str, number: int) -> None:
-        # Any: redis-py types every answer as "sync or async, bytes or text".
-        self.client = client
-        self.number = number
-        prefix = f"{{{space}:{number}}}:"
-        names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        more = ("changes", "tally", "recent", "touched", "overtaken", "surplus")
-        self.keys = {name: prefix + name for name in (*names, *more)}
-
-    def _keys(self, *names: str) -> dict[str, Any]:
-        return {name: self.keys[name] for name in names}
-
-    def _batch_key(self, name: str) -> str:
-        return f"{self.keys['batches']}:{name}"
-
-    def park(
-        self,
-        rows: list[Any],
-        *,
-        owner: str = "",
-        source: str = "",
-        seen_before: str = "",
-        seen_after: str = "",
-        journal: bool = False,
-        rejected_count: int = 0,
-    ) -> int:
-        """Write flat rows [id, due_ms or '', record, ...] and the position after them.
-
-        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself.
-        Raises StoreWentBack when `source` does not stand at `seen_before`, Fenced for an old owner.
-        """
-        count: int = script("park")(
-            self.client,
-            **self._keys("due", "record", "seen", "state", "wake", "changes"),
-            **self._keys("touched", "overtaken", "surplus"),
-            owner=owner,
-            source=source,
-            journal="1" if journal else "",
-            seen_before=seen_before,
-            seen_after=seen_after,
-            rejected_count=rejected_count,
-            rest=rows,
-        )
-        return count
-
-    def claim(self, batch: Batch, *, owner: int, now_ms: int, count_max: int) -> Claim:
-        """Move what is due into `batch`, oldest first."""
-        got = script("claim")(
-            self.client,
-            **self._keys("due", "record", "state", "batches"),
-            batch=self._batch_key(batch.name),
-            owner=owner,
-            lane=batch.lane,
-            run=batch.run,
-            name=batch.name,
-            now_ms=now_ms,
-            count_max=count_max,
-        )
-        if isinstance(got, list):
-            return Claim(got[::2], got[1::2])
-        if got == b"draining":
-            return Claim([], [], draining=True)
-        return Claim([], [], next_due_ms=int(float(got)) if got else None)
-
-    def claimed(self, batch: Batch) -> Claim:
-        """What a batch holds already, in due order: the answer to a task that starts again."""
-        rows = self.client.hgetall(self._batch_key(batch.name))
-        # A packed row starts with its due time in big-endian bytes: comparing bytes orders by it.
-        ordered = sorted(rows.items(), key=lambda row: row[1][:9])
-        return Claim([i for i, _ in ordered], [p for _, p in ordered])
-
-    def settle(self, name: str) -> int:
-        """Drop a delivered batch; how many schedules it held."""
-        count: int = script("settle")(
-            self.client,
-            **self._keys("state", "batches"),
-            batch=self._batch_key(name),
-            name=name,
-        )
-        return count
-
-    def batches(self) -> dict[str, int]:
-        """Unsettled batches and their lanes."""
-        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["batches"]).items()}
-
-    def release(self, name: str, *, owner: int) -> None:
-        """Put a batch back to pending, in steps that leave Redis to others in between."""
-        left = 1
-        while left:
-            left = script("release")(
-                self.client,
-                **self._keys("due", "record", "state", "wake", "batches"),
-                batch=self._batch_key(name),
-                owner=owner,
-                name=name,
-                count_max=RELEASE_COUNT_MAX,
-            )
-
-    def advance(self, *, owner: int, run: int, batch: int, ends: list[str]) -> None:
-        """Commit an intake batch: `ends` is flat [source, seen_before, seen_after, ...]."""
-        script("advance")(
-            self.client,
-            **self._keys("seen", "state"),
-            owner=owner,
-            run=run,
-            batch=batch,
-            rest=ends,
-        )
-
-    def seen(self) -> dict[str, int]:
-        """Next position to read, per inbox partition."""
-        return {k.decode(): int(v) for k, v in self.client.hgetall(self.keys["seen"]).items()}
-
-    def state(self) -> dict[str, str]:
-        """Owner, runs and counters."""
-        return {k.decode(): v.decode() for k, v in self.client.hgetall(self.keys["state"]).items()}
-
-    def targets(self) -> dict[bytes, int]:
-        """Target topics known to take records, and the largest record in bytes each takes."""
-        return {k: int(v) for k, v in self.client.hgetall(self.keys["targets"]).items()}
-
-    def want(self, topics: Iterable[bytes]) -> None:
-        """Ask the service to look these target topics up before anything for them falls due."""
-        self.client.sadd(self.keys["wanted"], *topics)
-
-    def wanted(self, *, count_max: int) -> list[str]:
-        """Take target topics that nobody has looked up."""
-        taken: Any = self.client.spop(self.keys["wanted"], count_max)
-        return [topic.decode() for topic in taken or ()]
-
-    def set_aside(self, batch: Batch, ids: list[bytes]) -> None:
-        """Take rows out of a batch until somebody has looked at their target topics."""
-        script("aside")(
-            self.client,
-            batch=self._batch_key(batch.name),
-            aside=self.keys["aside"],
-            rest=ids,
-        )
-
-    def aside(self, *, count_max: int) -> list[Schedule]:
-        """Some of the rows set aside, at least one when there are any."""
-        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
-        return [unpack(i, packed) for i, packed in rows]
-
-    def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:
-        """Put a row set aside back to pending, or another schedule `instead`, on the same shard."""
-        admitted = instead or schedule
-        script("readmit")(
-            self.client,
-            **self._keys("due", "record", "aside", "wake", "state"),
-            owner=owner,
-            aside_id=schedule.id,
-            id=admitted.id,
-            due_ms=admitted.due_ms,
-            packed_record=pack(admitted),
-            rejected_count=1 if instead else 0,
-        )
-
-    def wake(self) -> Wake:
-        """A reader that is told when something earlier is parked; close it."""
-        return Wake(self.client, self.keys["wake"])
 
 
 class Pending:
@@ -262,27 +73,45 @@ class Pending:
     def fence(self, *, above: int = 0) -> int:
         """Become the owner of every shard: the number that goes into each later call.
 
-        It is higher than `above` and than any before. A store that was wiped does not know the
-        numbers it gave out, so it begins with the seconds since 1970.
+        It is higher than `above` and than any before, and nobody else's: of two starts that ask for
+        one number the first has it, on every shard, as all ask in the same order. A store that was
+        wiped does not know the numbers it gave out, so it begins with the seconds since 1970.
         """
+        token = uuid.uuid4().hex
         for _ in range(FENCE_ATTEMPTS_MAX):
-            standing_max = max(int(shard.state().get("owner", 0)) for shard in self.shards)
-            owner = 1 + max(standing_max or int(time.time()), above)
-            standing = [
-                script("fence")(self.client, state=shard.keys["state"], owner=owner)
+            owner = 1 + max(max(self.owners()) or int(time.time()), above)
+            if all(
+                script("fence")(self.client, state=shard.keys["state"], number=owner, token=token)
                 for shard in self.shards
-            ]
-            if all(now == owner for now in standing):
+            ):
                 return owner
         raise Fenced(f"{FENCE_ATTEMPTS_MAX} other services started on space {self.space!r} at once")
 
+    def owners(self) -> list[int]:
+        """The owner number of each shard; 0 where it knows none. Raises StoreUnavailable."""
+        with answering():
+            return [int(shard.state().get("owner", 0)) for shard in self.shards]
+
     def owner(self) -> int:
         """The highest owner number over the shards."""
-        return max(int(shard.state().get("owner", 0)) for shard in self.shards)
+        return max(self.owners())
+
+    def arm(self, *, owner: int) -> None:
+        """Let this owner's tasks claim, until a server is started anew or a replica takes over.
+
+        Such a server may have lost its last moments, claims among them: whoever arms it again must
+        have seen to it that nothing is claimed before intake has read what is on the inboxes.
+        """
+        script("claim").armed(f"{self.space}/{owner}").arm(self.client)
+
+    def is_armed(self, *, owner: int) -> bool:
+        """Whether every server is the one that was armed."""
+        return script("claim").armed(f"{self.space}/{owner}").is_armed(self.client)
 
     def open_lane(self, lane: int, *, owner: int) -> int:
         """Begin a new run of a lane: older runs can claim no more, their batches are released."""
         run = self._begin(f"lane:{lane}", owner=owner)
+        self.arm(owner=owner)
         for shard in self.shards:
             for name, of_lane in shard.batches().items():
                 if of_lane == lane:
@@ -302,16 +131,13 @@ class Pending:
     def drain(self, *, owner: int) -> None:
         """Ask this owner's tasks to claim nothing more and end their batches."""
         for shard in self.shards:
-            self.client.hset(shard.keys["state"], "draining", str(owner))
-            self.client.xadd(shard.keys["wake"], {"draining": owner}, maxlen=1, approximate=False)
+            shard.mark("state", {"draining": owner}, word="draining")
 
     def set_target(self, topic: str, record_bytes_max: int | None) -> None:
         """Tell the tasks that a topic takes records up to a size, or (None) that it takes none."""
         for shard in self.shards:
-            if record_bytes_max is None:
-                self.client.hdel(shard.keys["targets"], topic)
-            else:
-                self.client.hset(shard.keys["targets"], topic, record_bytes_max)
+            told = "" if record_bytes_max is None else record_bytes_max
+            shard.mark("targets", {topic: told})
 
     def draining(self, *, owner: int) -> bool:
         """Whether this owner has been asked to stop, or is no longer the owner."""
@@ -347,9 +173,29 @@ class Pending:
 
         A shard that has not seen a partition at all counts as having seen nothing of it.
         """
-        seen = [shard.seen() for shard in self.shards]
+        seen = [_furthest(shard.seen(), shard.passed()) for shard in self.shards]
         sources = {source for one in seen for source in one}
         return {source: min(one.get(source, 0) for one in seen) for source in sources}
+
+    def set_passed(self, ends: dict[str, int], *, owner: int, run: int, batch: int) -> None:
+        """Intake has read up to `ends` with a batch it has committed, though no record is there."""
+        flat = [part for pair in ends.items() for part in pair]
+        for shard in self.shards:
+            script("passed")(
+                shard.client,
+                **shard._keys("passed", "state"),
+                owner=owner,
+                run=run,
+                batch=batch,
+                rest=flat,
+            )
+
+    def set_bound(self, bound_ms: int, *, owner: int) -> None:
+        """Let this owner's tasks claim what is due until then; nothing is held back otherwise."""
+        for shard in self.shards:
+            script("bound")(
+                shard.client, **shard._keys("state", "wake"), owner=owner, bound_ms=bound_ms
+            )
 
     # --- the doors ------------------------------------------------------------------------------
 
@@ -360,14 +206,14 @@ class Pending:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """Take a schedule back, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "state", "batches")
+        keys = shard._keys("due", "record", "state", "batches", "aside")
         answer = script("cancel")(self.client, **keys, id=schedule_id, version="")
         return Cancelled(answer.decode())
 
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:
         """Give a pending schedule another due time; False when it is not pending."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally")
+        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally", "aside")
         unconditional: dict[str, Any] = {"version": "", "change": ""}
         unnamed: dict[str, Any] = {"now_ms": 0, "keep_ms": 0, "changes_max": 0}
         answer = script("move")(
@@ -377,7 +223,7 @@ class Pending:
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """The schedule, pending or claimed; None when the store does not have it."""
-        keys = self.shard_of(schedule_id)._keys("due", "record", "batches")
+        keys = self.shard_of(schedule_id)._keys("due", "record", "batches", "aside")
         found = script("find")(self.client, **keys, id=schedule_id)
         if not found:
             return None
@@ -427,6 +273,11 @@ class Pending:
                     total[name] += int(state.get(name, 0))
         return total
 
+    def due_within(self, from_ms: int, to_ms: int) -> bool:
+        """Whether anything pending is due within [from_ms, to_ms]."""
+        with answering():
+            return any(self.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
+
     def oldest_due_ms(self) -> int | None:
         """Due time of the first pending schedule; None when nothing is pending."""
         with answering():
@@ -436,3 +287,7 @@ class Pending:
             ]
         due = [int(head[0][1]) for head in heads if head]
         return min(due, default=None)
+
+
+def _furthest(seen: dict[str, int], passed: dict[str, int]) -> dict[str, int]:
+    return {source: max(seen.get(source, 0), passed.get(source, 0)) for source in seen | passed}

@@ -1,7 +1,10 @@
 """What a start asks of the store: who is active, what was left unsettled, and to be filled anew."""
 
+import os
+import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +16,11 @@ from sendlater.limits import RELEASE_COUNT_MAX
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import unpack
 from sendlater.pending.scripts import script
-from sendlater.pending.store import Pending, Shard
+from sendlater.pending.shard import Shard
+from sendlater.pending.store import Pending
 
+STANDBY_WATCH_S = 0.25
+"""Pause between two looks at whether the active service is still there."""
 RENEWALS = 5
 """How often a lease is renewed within its time."""
 
@@ -27,11 +33,22 @@ class Lease:
     It only tells whose turn it is. What keeps an overtaken service from doing harm is the fence.
     """
 
-    def __init__(self, url: str, *, space: str, holder: str, lease_ms: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        space: str,
+        lease_ms: int,
+        holder: str = "",
+        works: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`works` is called before each renewal: while it hangs or raises there is none, so that
+        another takes over from a service that cannot work any more."""
         # A connection of its own: renewing must not wait for anybody.
         self._client: Any = connect(url)
         self._key = f"{{{space}:0}}:lease"
-        self._holder, self._lease_ms = holder, lease_ms
+        self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._lease_ms, self._works = lease_ms, works
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -48,6 +65,20 @@ class Lease:
             self._thread.start()
         return taken
 
+    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], None]) -> bool:
+        """Until it is ours; False when `stop` was set before.
+
+        `waiting` is called once, after longer than a lease: another one is alive, there is time.
+        """
+        waited_s = 0.0
+        while not self.acquire(by_force=by_force):
+            if stop.wait(STANDBY_WATCH_S):
+                return False
+            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
+            if before_s <= self._lease_ms / 1_000 < waited_s:
+                waiting()
+        return True
+
     def _renew(self) -> Any:
         return script("lease")(
             self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
@@ -56,10 +87,13 @@ class Lease:
     def _keep(self) -> None:
         while not self._stop.wait(self._lease_ms / 1_000 / RENEWALS):
             try:
+                self._works()
                 if not self._renew():
                     _log.warning("another service holds the lease")
             except (redis.exceptions.RedisError, StoreUnavailable) as error:
                 _log.warning("the lease waits for the store", cause=str(error))
+            except Exception as error:
+                _log.error("the lease is not renewed: this service cannot work", cause=str(error))
 
     def holder(self) -> str:
         """Who has it now; empty when nobody has."""
@@ -70,7 +104,7 @@ class Lease:
         self._stop.set()
         if self._thread is None:
             return
-        self._thread.join()
+        self._thread.join(self._lease_ms / 1_000)
         try:
             script("lease")(self._client, lease=self._key, holder=self._holder, lease_ms=0)
         except (redis.exceptions.RedisError, StoreUnavailable) as error:
@@ -117,14 +151,13 @@ def settle_some(batch: Unsettled, ids: Sequence[bytes], *, owner: int) -> None:
 def hold(pending: Pending, *, owner: int) -> None:
     """Let this owner's tasks find nothing due, until `let_go`."""
     for shard in pending.shards:
-        shard.client.hset(shard.keys["state"], "held", str(owner))
+        shard.mark("state", {"held": owner, "bound": ""})
 
 
 def let_go(pending: Pending) -> None:
     """Let tasks claim, and wake those that wait."""
     for shard in pending.shards:
-        shard.client.hdel(shard.keys["state"], "held")
-        shard.client.xadd(shard.keys["wake"], {"let_go": 1}, maxlen=1, approximate=False)
+        shard.mark("state", {"held": ""}, word="let_go")
 
 
 class Copy:

@@ -91,6 +91,10 @@ class Copier:
         if told != self._committed:
             self._commit(told)
 
+    def copied(self) -> dict[str, int]:
+        """Per `topic/partition` the position up to which Spark has committed copies."""
+        return {f"{topic}/{number}": at for (topic, number), at in self._committed.items()}
+
     def close(self) -> None:
         """Let go of the consumer group."""
         self._consumer.close()

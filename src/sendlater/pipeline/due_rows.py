@@ -6,6 +6,7 @@ dropped once Spark has committed it, and comes again in the next run otherwise.
 """
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest
-from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX
+from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX
 from sendlater.pending import Batch, Pending
 from sendlater.pipeline.options import count, installation, store
 
@@ -98,22 +99,29 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pending = store(self.settings)
         shard = pending.shards[partition.shard]
         batch = Batch(LANE, partition.run, partition.end_ms)
+        owner, attempt = partition.owner, uuid.uuid4().hex
         try:
-            got = shard.claimed(batch)
-            taken = len(got.ids)
-            if taken:
+            begun = shard.attempt(batch, owner=owner, attempt=attempt)
+            got = begun or shard.claimed(batch)
+            if got.ids:
                 yield _to_arrow(got.ids, got.packed)
-            while taken < BATCH_COUNT_MAX:
+            if begun is None:
+                return
+            taken, size = len(got.ids), sum(map(len, got.packed))
+            while taken < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
                 got = shard.claim(
                     batch,
-                    owner=partition.owner,
+                    owner=owner,
                     now_ms=min(self.clock.now_ms(), partition.end_ms),
                     count_max=CLAIM_COUNT_MAX,
+                    attempt=attempt,
                 )
                 if not got.ids:
-                    return
+                    break
                 taken += len(got.ids)
+                size += sum(map(len, got.packed))
                 yield _to_arrow(got.ids, got.packed)
+            shard.close(batch, owner=owner, attempt=attempt)
         finally:
             pending.client.close()
 
@@ -151,7 +159,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pending.client.hset(pending.shards[0].keys["state"], "reader", str(self.owner))
         for shard in pending.shards:
             for name in shard.batches():
-                if committed_ms is not None and int(name.split(":")[2]) <= committed_ms:
+                if committed_ms is not None and Batch.named(name).end_ms <= committed_ms:
                     shard.settle(name)
         pending.release_all(owner=self.owner)
         self.run = pending.open_lane(LANE, owner=self.owner)

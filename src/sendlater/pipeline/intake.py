@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.workers import Worker
 
 EARLIEST = -2
 """Kafka's word, in Spark's offsets JSON, for the first record still there."""
@@ -84,3 +85,22 @@ def start_intake(
         .trigger(processingTime=f"{settings.intake_trigger_ms} milliseconds")
         .start()
     )
+
+
+def intake_progress(intake: Worker) -> tuple[int, int, dict[str, int]] | None:
+    """Intake's run, its last batch, and per `topic/partition` what Spark has read up to with it.
+
+    None before the first, and where topics are on Redis.
+    """
+    query = intake.query
+    progress = query.lastProgress if isinstance(query, StreamingQuery) else None
+    if progress is None:
+        return None
+    offsets = json.loads(progress.sources[0].endOffset or "{}")
+    read = {
+        f"{topic}/{number}": end
+        for topic, partitions in offsets.items()
+        if isinstance(partitions, dict)
+        for number, end in partitions.items()
+    }
+    return intake.run, progress.batchId, read

@@ -1,9 +1,11 @@
 """The topics a service needs: inboxes, rejected, and what journals bring with them."""
 
 import time
+from collections.abc import Sequence
 
 import structlog
 
+from sendlater.client.brokers import RedisBroker
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
@@ -57,3 +59,18 @@ def own_kafka_topics(
             raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
         time.sleep(LOOK_PAUSE_S)
     return found
+
+
+def inbox_ends(
+    kafka: KafkaTopics | None, redis: RedisBroker | None, topics: Sequence[str]
+) -> dict[str, int]:
+    """Per `topic/partition` the position after the last record, where there is any.
+
+    Raises Unavailable.
+    """
+    if kafka is not None:
+        ends = kafka.ends(topics) if topics else {}
+    else:
+        assert redis is not None, "one of the two carries the inboxes"
+        ends = {topic: redis.ends(topic) for topic in topics}
+    return {f"{t}/{n}": end for t, parts in ends.items() for n, end in parts.items() if end}

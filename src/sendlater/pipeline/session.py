@@ -37,6 +37,11 @@ STREAMING = {
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.driver.memory": "2g",
 }
+OURS = {
+    # A second attempt beside a first one that lives only has the first one refused.
+    "spark.speculation": "false",
+}
+"""Settings that nobody may change: what the store promises rests on them."""
 
 
 def slots(settings: Settings) -> int:
@@ -76,7 +81,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
-    conf.setAll(list((config | settings.spark | {JAVA_OPTIONS: java}).items()))
+    conf.setAll(list((config | settings.spark | OURS | {JAVA_OPTIONS: java}).items()))
     if SparkContext._gateway is None:  # a process keeps its JVM, whatever sessions come after
         # Linux shares the cores between sessions first: a program beside Spark then has its share
         # of them, however many threads Spark runs (docs/adr/0009).

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from sendlater.clock import SystemClock
 from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
-from sendlater.limits import PARK_COUNT_MAX
+from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
 from sendlater.pending import Pending, Shard
 from sendlater.pending.connect import connect
 from sendlater.pending.desk import tell
@@ -51,7 +51,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         assert context is not None, "write runs in a task"
         pending = self._pending()
         try:
-            task = _ParkTask(pending, self.owner, self.check_targets, self.journals)
+            task = ParkTask(pending, self.owner, self.check_targets, self.journals)
             task.require(self.run, int(context.getLocalProperty(BATCH_ID_PROPERTY) or 0))
             for batch in iterator:
                 task.park(batch)
@@ -68,8 +68,8 @@ class ParkWriter(DataSourceStreamArrowWriter):
             for message in parked:
                 for source, end in message.ends.items():
                     stands = message.seen[source][number]
-                    if int(stands or 0) < end:
-                        ends += [source, stands, str(end)]
+                    # Also where it stands at its end: what a task wrote there may be lost again.
+                    ends += [source, stands, str(max(end, int(stands or 0)))]
             shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
         pending.client.close()
 
@@ -77,7 +77,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: what was parked is parked, and its position with it."""
 
 
-class _ParkTask:
+class ParkTask:
     """One task's rows, gathered per shard and source into calls of bounded size."""
 
     def __init__(
@@ -90,6 +90,7 @@ class _ParkTask:
         self.found = [{k: str(v) for k, v in one.items()} for one in found]
         self.message = Parked()
         self.waiting: dict[tuple[int, str], list[Any]] = {}
+        self.sizes: Counter[tuple[int, str]] = Counter()
         self.rejected: dict[tuple[int, str], int] = {}
         self.reasons: Counter[str] = Counter()
         self.known = set(self.shards[0].targets()) if check_targets else None
@@ -148,12 +149,14 @@ class _ParkTask:
             rows = self.waiting.setdefault(place, [])
             when: Any = "" if due_ms is None else due_ms
             rows += (schedule_id, when if change is None else f"{change}|{when}", packed)
-            if len(rows) >= 3 * PARK_COUNT_MAX:
+            self.sizes[place] += len(packed)
+            if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
                 self._write(place, at + 1)
 
     def _write(self, place: tuple[int, str], after: int) -> None:
         number, source = place
         seen = self.message.seen[source]
+        del self.sizes[place]
         self.shards[number].park(
             self.waiting.pop(place),
             owner=str(self.owner),

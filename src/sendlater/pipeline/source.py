@@ -5,6 +5,7 @@ and yield it at once. Two lanes whose ends are half a window apart hide each oth
 """
 
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.limits import BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_MS_MAX
+from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_MS_MAX
 from sendlater.pending import Batch, Claim, Pending, Shard
 from sendlater.pending.connect import connect
 from sendlater.pending.wake import Wake
@@ -21,12 +22,16 @@ from sendlater.pipeline.told import Told
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sendlater.config import Settings
+
 LEAD_MS = 200
 """Shortest batch: planning and starting one takes this long."""
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next may be a moment away."""
 TARGETS_REFRESH_MS = 2_000
 """How long a task trusts its copy of the known target topics."""
+HELD_PAUSE_MS = 20
+"""Pause before a task looks again whether what is due may go: intake has to catch up first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,20 @@ class Lane:
     claim_count: int
     check_targets: bool
     filler_rows: int = 0
+
+    @classmethod
+    def of(cls, settings: "Settings", *, redis_url: str, owner: int, lane: int, run: int) -> "Lane":
+        """A lane of an installation."""
+        same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
+        more = ("poll_ms", "standby_poll_ms", "claim_count")
+        return cls(
+            redis_url=redis_url,
+            owner=owner,
+            lane=lane,
+            run=run,
+            check_targets=settings.on_kafka,
+            **{name: getattr(settings, name) for name in (*same, *more)},
+        )
 
     @classmethod
     def from_options(cls, options: Any) -> "Lane":
@@ -74,10 +93,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class ShardSlice(InputPartition):
-    """One task: one shard until the end of the batch."""
+    """One task: one shard until the end of the batch, which comes in `length_ms` at the latest."""
 
     shard: int
     end_ms: int
+    number: int
+    length_ms: int
 
 
 def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int) -> int:
@@ -120,11 +141,12 @@ class DueReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:
         """Now: what fell due before is claimed by the first batch all the same."""
-        return {"end_ms": self._clock.now_ms()}
+        return {"batch": 0, "end_ms": self._clock.now_ms()}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
         """The end of the next batch; `start` again once the service drains.
 
+        Batches are numbered, as the clock may be put back: then an end is before the last one.
         A limit on rows has no meaning here: the end is an instant, and claims are bounded.
         """
         lane, pending, now_ms = self.lane, self._pending(), self._clock.now_ms()
@@ -139,17 +161,23 @@ class DueReader(DataSourceStreamReader):
             window_ms=lane.window_ms,
             length_ms=lane.idle_window_ms if idle else lane.window_ms,
         )
-        return {"end_ms": max(end_ms, start["end_ms"] + 1)}
+        return {"batch": start["batch"] + 1, "end_ms": end_ms}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ShardSlice]:
         """One task per shard."""
         if start == end:
             return []
-        return [ShardSlice(number, end["end_ms"]) for number in range(self.lane.shards)]
+        lane = self.lane
+        length_ms = LEAD_MS + lane.window_ms + max(lane.window_ms, lane.idle_window_ms)
+        return [
+            ShardSlice(number, end["end_ms"], end["batch"], length_ms)
+            for number in range(lane.shards)
+        ]
 
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch, so the broker has every row: settle it."""
-        self._pending().settle(Batch(self.lane.lane, self.lane.run, end["end_ms"]))
+        lane = self.lane
+        self._pending().settle(Batch(lane.lane, lane.run, end["end_ms"], end["batch"]))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
@@ -159,21 +187,26 @@ class DueReader(DataSourceStreamReader):
             shard = Shard(client, space=self.lane.space, number=partition.shard)
             wake = shard.wake()
             try:
-                yield from _ShardTask(
-                    self.lane, shard, wake, partition.end_ms, self._clock
-                ).batches()
+                yield from ShardTask(self.lane, shard, wake, partition, self._clock).batches()
             finally:
                 wake.close()
         finally:
             client.close()
 
 
-class _ShardTask:
-    """One task's loop; state that lives as long as one batch on one shard."""
+class ShardTask:
+    """One attempt of Spark's at one batch on one shard; state that lives as long as that."""
 
-    def __init__(self, lane: Lane, shard: Shard, wake: Wake, end_ms: int, clock: Clock) -> None:
-        self.lane, self.shard, self.wake, self.end_ms, self.clock = lane, shard, wake, end_ms, clock
-        self.batch = Batch(lane.lane, lane.run, end_ms)
+    def __init__(
+        self, lane: Lane, shard: Shard, wake: Wake, part: ShardSlice, clock: Clock
+    ) -> None:
+        self.lane, self.shard, self.wake, self.clock = lane, shard, wake, clock
+        self.end_ms = part.end_ms
+        # A clock that is put back must not make the batch longer.
+        left_ms = min(part.end_ms - clock.now_ms(), part.length_ms)
+        self.ends_at = clock.elapsed_ms() + left_ms
+        self.batch = Batch(lane.lane, lane.run, part.end_ms, part.number)
+        self.attempt = uuid.uuid4().hex
         self.targets: dict[bytes, int] = {}
         self.targets_until_ms = 0
         self.told = Told(shard, clock)
@@ -181,33 +214,45 @@ class _ShardTask:
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends when the instant is reached, the batch is full, or the service drains."""
         try:
-            yield from self._batches()
+            got = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
+            if got is None:
+                yield from self._again(self.shard.claimed(self.batch))
+                return
+            yield from self._again(got)
+            yield from self._claims(len(got.ids), sum(map(len, got.packed)))
+            self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)
         finally:
             self.told.flush()
 
-    def _batches(self) -> "Iterator[pa.RecordBatch]":
-        got = self.shard.claimed(self.batch)
-        count = len(got.ids)
-        for first in range(0, count, CLAIM_COUNT_MAX):
+    def _again(self, got: Claim) -> "Iterator[pa.RecordBatch]":
+        """What an earlier attempt has claimed."""
+        for first in range(0, len(got.ids), CLAIM_COUNT_MAX):
             chunk = slice(first, first + CLAIM_COUNT_MAX)
             yield from self._arrow(Claim(got.ids[chunk], got.packed[chunk]))
-        while count < BATCH_COUNT_MAX:
+
+    def _claims(self, count: int, size: int) -> "Iterator[pa.RecordBatch]":
+        while count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
             now_ms = self.clock.now_ms()
+            ending = now_ms >= self.end_ms or self.clock.elapsed_ms() >= self.ends_at
             got = self.shard.claim(
                 self.batch,
                 owner=self.lane.owner,
                 now_ms=min(now_ms, self.end_ms),
                 count_max=self.lane.claim_count,
+                attempt=self.attempt,
             )
             if got.draining:
                 return
             if got.ids:
                 count += len(got.ids)
+                size += sum(map(len, got.packed))
                 yield from self._arrow(got)
                 if len(got.ids) < self.lane.claim_count // 4:
                     time.sleep(self._pause_ms(now_ms) / 1000)
-            elif now_ms >= self.end_ms:
+            elif ending:
                 return
+            elif got.held:
+                self.wake.wait(HELD_PAUSE_MS)
             else:
                 self._wait(got.next_due_ms, now_ms)
 

@@ -2,15 +2,20 @@
 --
 -- keys: batch aside
 -- rest: id, id, ...
+-- full: goes on
 -- returns: how many rows were moved
+--
+-- A row whose id was written again or cancelled since (see park) has nobody who waits for it.
 
 local count = 0
 for i = rest, #ARGV do
     local packed = redis.call('HGET', batch, ARGV[i])
     if packed then
-        redis.call('HSET', aside, ARGV[i], packed)
         redis.call('HDEL', batch, ARGV[i])
-        count = count + 1
+        if string.byte(packed) == 207 then
+            redis.call('HSET', aside, ARGV[i], packed)
+            count = count + 1
+        end
     end
 end
 return count

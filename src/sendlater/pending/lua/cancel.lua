@@ -1,20 +1,21 @@
 -- Take a schedule back.
 --
--- keys: due record state batches
+-- keys: due record state batches aside
 -- args: id version
+-- full: goes on
 -- returns: cancelled, delivering (claimed already, too late), unknown, or changed when `version` is
 --          given and is not the schedule's
 
 local score = redis.call('ZSCORE', due, id)
-if score then
-    if version ~= '' then
-        local packed = '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
-        if string.sub(redis.sha1hex(packed), 1, #version) ~= version then
-            return 'changed'
-        end
+local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
+    or redis.call('HGET', aside, id)
+if packed then
+    if version ~= '' and string.sub(redis.sha1hex(packed), 1, #version) ~= version then
+        return 'changed'
     end
     redis.call('ZREM', due, id)
     redis.call('HDEL', record, id)
+    redis.call('HDEL', aside, id)
     redis.call('HINCRBY', state, 'cancelled', 1)
     return 'cancelled'
 end

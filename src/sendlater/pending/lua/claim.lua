@@ -1,49 +1,74 @@
 -- Move schedules that are due into one batch, oldest first.
 --
 -- keys: due record state batches batch
--- args: owner lane run name now_ms count_max:number
+-- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
+-- full: goes on
 -- returns: {id, packed, id, packed, ...}, where packed is a msgpack uint64 due_ms and the record;
 --          or, when nothing is due, the next due_ms as a string ('' when nothing is pending);
+--          or 'held' when what is due must wait until intake has read the inboxes (see bound);
 --          or 'draining' when this owner has been asked to stop
 --
 -- A batch holds its rows until settled, so a reader that lost the answer reads the batch again.
--- A task of a dead run of its lane, or of an older owner, is refused: nobody would settle its rows.
+-- Refused (ENDED) is whoever's rows nobody would settle: a task of a dead run of its lane, an
+-- attempt that another one has followed, and anybody once the batch is closed or settled.
+-- Removing comes before writing: a Redis at its memory limit lets only what frees memory begin.
 
-local standing = redis.call('HMGET', state, 'owner', 'lane:' .. lane, 'draining', 'held')
-if standing[1] ~= owner then
-    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. (standing[1] or '0'))
-end
-if standing[2] ~= run then
+local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound')
+if standing[1] ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
+end
+local ended_run, ended_number = string.match(standing[2] or '', '^(%d+):(%d+)$')
+if ended_run == run and number <= tonumber(ended_number) then
+    return redis.error_reply('ENDED batch ' .. name .. ' is settled')
+end
+if (redis.call('HGET', batches .. '-attempts', name) or '') ~= attempt then
+    return redis.error_reply('ENDED batch ' .. name .. ' is closed, or another attempt works on it')
 end
 if standing[3] == owner then
     return 'draining'
 end
 if standing[4] == owner then
-    -- Nothing yet: intake has to catch up first.
-    return ''
+    return 'held'
 end
+local until_ms = math.min(now_ms, tonumber(standing[5] or '') or math.huge)
 
-local ids = redis.call('ZRANGEBYSCORE', due, '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
+local ids = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
 if #ids == 0 then
-    return redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or ''
+    local next_ms = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+    if next_ms and tonumber(next_ms) <= now_ms then
+        return 'held'
+    end
+    return next_ms or ''
 end
-local names = {}
-for i = 1, #ids, 2 do
-    names[#names + 1] = ids[i]
-end
-local records = redis.call('HMGET', record, unpack(names))
-local missed, late_ms = 0, tonumber(now_ms) - 1000
-for i = 1, #records do
-    local due_ms = tonumber(ids[2 * i])
-    missed = missed + (due_ms < late_ms and 1 or 0)
-    ids[2 * i] = '\207' .. struct.pack('>I8', due_ms) .. records[i]
-end
-if missed > 0 then
-    redis.call('HINCRBY', state, 'missed', missed)
+-- Some at a time, as a thousand large ones must not be in memory at once.
+local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
+local rows, names = {}, {}
+for first = 1, #ids, 2 * step do
+    local some = {}
+    for i = first, math.min(first + 2 * step, #ids) - 1, 2 do
+        some[#some + 1] = ids[i]
+    end
+    local records = redis.call('HMGET', record, unpack(some))
+    for i = 1, #some do
+        local due_ms = tonumber(ids[first + 2 * i - 1])
+        bytes = bytes + #records[i]
+        if #names > 0 and bytes > bytes_max then
+            break
+        end
+        missed = missed + (due_ms < late_ms and 1 or 0)
+        names[#names + 1] = some[i]
+        rows[#rows + 1] = some[i]
+        rows[#rows + 1] = '\207' .. struct.pack('>I8', due_ms) .. records[i]
+    end
+    if bytes > bytes_max then
+        break
+    end
 end
 redis.call('ZREM', due, unpack(names))
 redis.call('HDEL', record, unpack(names))
-redis.call('HSET', batch, unpack(ids))
+redis.call('HSET', batch, unpack(rows))
 redis.call('HSET', batches, name, lane)
-return ids
+if missed > 0 then
+    redis.call('HINCRBY', state, 'missed', missed)
+end
+return rows

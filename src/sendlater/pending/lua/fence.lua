@@ -1,13 +1,21 @@
 -- Take ownership of a shard: every script that carries an older number fails from now on.
 --
 -- keys: state
--- args: owner:number
--- returns: the owner now standing, which is not the one asked for when another start was faster
+-- args: number:number token
+-- full: goes on
+-- returns: 1 when `token` owns the shard under this number now, else 0
+--
+-- A number is taken by one: who asks for it second, with another token, must ask for a higher one.
+-- Safe to repeat with the same token. What an earlier owner had allowed to be claimed is forgotten.
 
-local current = tonumber(redis.call('HGET', state, 'owner') or '0')
-if owner > current then
-    redis.call('HSET', state, 'owner', owner)
-    redis.call('HDEL', state, 'draining')
-    return owner
+local standing = redis.call('HMGET', state, 'owner', 'token')
+local current = tonumber(standing[1] or '0')
+if number == current and token == standing[2] then
+    return 1
 end
-return current
+if number <= current then
+    return 0
+end
+redis.call('HDEL', state, 'draining', 'held', 'bound')
+redis.call('HSET', state, 'owner', number, 'token', token)
+return 1

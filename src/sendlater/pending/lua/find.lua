@@ -1,6 +1,6 @@
 -- One schedule, wherever it is.
 --
--- keys: due record batches
+-- keys: due record batches aside
 -- args: id
 -- returns: {state, packed}, packed as in claim; or nothing
 
@@ -8,10 +8,14 @@ local score = redis.call('ZSCORE', due, id)
 if score then
     return {'pending', '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)}
 end
+local packed = redis.call('HGET', aside, id)
+if packed then
+    return {'pending', packed}
+end
 for _, name in ipairs(redis.call('HKEYS', batches)) do
-    local packed = redis.call('HGET', batches .. ':' .. name, id)
+    packed = redis.call('HGET', batches .. ':' .. name, id)
     if packed then
-        return {'claimed', packed}
+        return {'claimed', '\207' .. string.sub(packed, 2)}
     end
 end
 return false

@@ -2,15 +2,12 @@
 --
 -- keys: state touched
 -- args: owner horizon planned later
+-- full: goes on
 -- returns: 1
 --
 -- While `planned` is behind `horizon`, what lies between is being looked up in the journals, and ids
 -- that intake sees meanwhile are remembered in `touched`. An empty horizon is infinitely far.
 
-local current = redis.call('HGET', state, 'owner') or '0'
-if owner ~= current then
-    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
-end
 redis.call('UNLINK', touched)
 redis.call('HSET', state, 'horizon', horizon, 'planned', planned)
 -- `later` is what was counted, `later_since` what intake has passed over since that count began.

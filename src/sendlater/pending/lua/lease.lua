@@ -2,6 +2,7 @@
 --
 -- keys: lease
 -- args: holder lease_ms:number
+-- full: goes on
 -- returns: 1 when `holder` has it now, 0 when another has
 
 local standing = redis.call('GET', lease)

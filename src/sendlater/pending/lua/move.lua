@@ -1,6 +1,6 @@
 -- Give a pending schedule another due time.
 --
--- keys: due record wake batches changes tally
+-- keys: due record wake batches changes tally aside
 -- args: id due_ms:number version change now_ms:number keep_ms:number changes_max:number
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, or {'busy'} when too many changes wait for their copies
@@ -10,7 +10,8 @@
 -- schedule may have been delivered. Names whose copy never came are dropped after keep_ms.
 
 local score = redis.call('ZSCORE', due, id)
-if not score then
+local set_aside = not score and redis.call('HGET', aside, id)
+if not score and not set_aside then
     for _, name in ipairs(redis.call('HKEYS', batches)) do
         if redis.call('HEXISTS', batches .. ':' .. name, id) == 1 then
             return {'delivering'}
@@ -18,8 +19,8 @@ if not score then
     end
     return {'unknown'}
 end
-local packed = redis.call('HGET', record, id)
-local standing = '\207' .. struct.pack('>I8', tonumber(score)) .. packed
+local packed = set_aside and string.sub(set_aside, 10) or redis.call('HGET', record, id)
+local standing = set_aside or '\207' .. struct.pack('>I8', tonumber(score)) .. packed
 if version ~= '' and string.sub(redis.sha1hex(standing), 1, #version) ~= version then
     return {'changed'}
 end
@@ -30,10 +31,15 @@ if change ~= '' then
     end
     redis.call('ZADD', changes, now_ms, change)
 end
-local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
-redis.call('ZADD', due, due_ms, id)
-if due_ms < head then
-    redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
+local moved = '\207' .. struct.pack('>I8', due_ms) .. packed
+if set_aside then
+    redis.call('HSET', aside, id, moved)
+else
+    local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
+    redis.call('ZADD', due, due_ms, id)
+    if due_ms < head then
+        redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
+    end
 end
 redis.call('HINCRBY', tally, 'rescheduled', 1)
-return {'moved', '\207' .. struct.pack('>I8', due_ms) .. packed}
+return {'moved', moved}

@@ -1,26 +1,33 @@
 -- Write schedules, and how far their inbox partition has been read, in one step.
 --
--- keys: due record seen state wake changes touched overtaken surplus
+-- keys: due record seen state wake changes touched overtaken surplus batches aside
 -- args: owner source seen_before seen_after journal rejected_count:number
 -- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id, with a record of
 --       topic/partition/position only if what stands was read there, and not later; change|due_ms is
 --       the copy of a change, passed over by a store that has made it: see move)
 -- returns: how many rows were applied
 --
+-- full: refuses
+--
+-- Whatever an id was before is over: a row of it that is claimed is marked, so that a crash does
+-- not put it back (see release), and one that is set aside is dropped.
+--
 -- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
 -- second of two readers of the same records, or a reader ahead of a store that lost its last
 -- moments, is refused (ELSEWHERE) and must look again. An empty source is a direct write, always taken.
 
-local current = redis.call('HGET', state, 'owner') or '0'
-if owner ~= '' and owner ~= current then
-    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
-end
 if source ~= '' then
     local stands = redis.call('HGET', seen, source) or ''
     if stands ~= seen_before then
         return redis.error_reply('ELSEWHERE ' .. stands)
     end
-    redis.call('HSET', seen, source, seen_after)
+end
+for i = rest + 1, #ARGV, 3 do
+    if ARGV[i] ~= '' then
+        -- Refused by a Redis that is full, before anything is done; cancellations free memory.
+        redis.call('HSET', state, 'room', 1)
+        break
+    end
 end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
@@ -32,6 +39,37 @@ if journal ~= '' then
     local stands = redis.call('HMGET', state, 'horizon', 'planned')
     horizon = tonumber(stands[1] or '') or math.huge
     planning = stands[1] ~= stands[2]
+end
+
+-- Rows of these ids that are claimed, id -> {batch = row}: one call for each batch.
+local claimed = {}
+local open = #ARGV > rest and redis.call('HKEYS', batches) or {}
+for _, name in ipairs(open) do
+    local ids = {}
+    for i = rest, #ARGV, 3 do
+        ids[#ids + 1] = ARGV[i]
+    end
+    local batch = batches .. ':' .. name
+    local found = redis.call('HMGET', batch, unpack(ids))
+    for i = 1, #ids do
+        if found[i] then
+            local rows = claimed[ids[i]] or {}
+            rows[batch] = found[i]
+            claimed[ids[i]] = rows
+        end
+    end
+end
+local has_aside = redis.call('HLEN', aside) > 0
+
+-- Something newer is known of this id than what is claimed or set aside.
+local function overtake(id)
+    for batch, row in pairs(claimed[id] or {}) do
+        -- The mark is the head of the row: a signed number in place of an unsigned one.
+        redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+    end
+    if has_aside then
+        redis.call('HDEL', aside, id)
+    end
 end
 
 local function write()
@@ -55,7 +93,8 @@ end
 -- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
 -- A record ends with the topic, partition and position it was read from, and a timestamp.
 local function newer(id, version)
-    local packed = version ~= '' and redis.call('HGET', record, id)
+    local packed = version ~= '' and (redis.call('HGET', record, id)
+        or (has_aside and redis.call('HGET', aside, id)))
     if not packed then
         return false
     end
@@ -101,16 +140,22 @@ for i = rest, #ARGV, 3 do
         if newer(id, ARGV[i + 2]) then
             -- Compaction will remove what stands, as its tombstone comes after it on the journal.
             redis.call('SADD', overtaken, id)
-        elseif redis.call('ZREM', due, id) == 1 then
+        else
+            local gone = redis.call('ZREM', due, id) + redis.call('HDEL', aside, id)
             redis.call('HDEL', record, id)
-            cancelled = cancelled + 1
+            cancelled = cancelled + math.min(gone, 1)
+            if ARGV[i + 2] == '' then
+                overtake(id)
+            end
         end
     elseif tonumber(due_ms) > horizon then
         write()
+        overtake(id)
         redis.call('ZREM', due, id)
         redis.call('HDEL', record, id)
         later = later + 1
     else
+        overtake(id)
         scores[#scores + 1], scores[#scores + 2] = due_ms, id
         records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
         earliest = math.min(earliest, tonumber(due_ms))
@@ -119,6 +164,9 @@ for i = rest, #ARGV, 3 do
 end
 write()
 
+if source ~= '' then
+    redis.call('HSET', seen, source, seen_after)
+end
 if earliest < head then
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
 end

@@ -8,10 +8,6 @@
 -- Intake goes on meanwhile: what is pending under an id is newer than what was found, and whatever
 -- intake has seen of an id since the reading began (`touched`) is newer too, even when it is gone.
 
-local current = redis.call('HGET', state, 'owner') or '0'
-if owner ~= current then
-    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
-end
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local earliest, count = math.huge, 0
 for i = rest, #ARGV, 3 do

@@ -1,18 +1,18 @@
 -- Put a row that was set aside back to pending, as it was or as a rejected one under a new id.
 --
 -- keys: due record aside wake state
--- args: owner aside_id id due_ms:number packed_record rejected_count:number
--- returns: 1, or 0 when it is no longer aside
+-- args: owner aside_id version id due_ms:number packed_record rejected_count:number
+-- full: goes on
+-- returns: 1, or 0 when it is no longer aside as it was seen
 --
--- A schedule whose id was written again meanwhile stays as written: the newest wins.
+-- `version` is the start of the row's digest: one that was moved, replaced or taken back
+-- meanwhile is not what was judged. A schedule whose id is pending stays as it is: the newest wins.
 
-local current = redis.call('HGET', state, 'owner') or '0'
-if owner ~= current then
-    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
-end
-if redis.call('HDEL', aside, aside_id) == 0 then
+local packed = redis.call('HGET', aside, aside_id)
+if not packed or string.sub(redis.sha1hex(packed), 1, #version) ~= version then
     return 0
 end
+redis.call('HDEL', aside, aside_id)
 if redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
     redis.call('HSET', record, id, packed_record)
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)

@@ -2,14 +2,23 @@
 --
 -- keys: state batches batch
 -- args: name
+-- full: goes on
 -- returns: how many schedules were delivered
 --
 -- Harmless to repeat, and from an older owner: the batch is either still there, and delivered,
--- or has been released, and then there is nothing to drop.
+-- or has been released, and then there is nothing to drop. Nothing is claimed into it any more.
 
 local count = redis.call('HLEN', batch)
 redis.call('UNLINK', batch)
 redis.call('HDEL', batches, name)
+redis.call('HDEL', batches .. '-attempts', name)
+local lane, run, number = string.match(name, '^(%d+):(%d+):(%d+):')
+if run and redis.call('HGET', state, 'lane:' .. lane) == run then
+    local ended_run, ended = string.match(redis.call('HGET', state, 'ended:' .. lane) or '', '^(%d+):(%d+)$')
+    if ended_run ~= run or tonumber(number) > tonumber(ended) then
+        redis.call('HSET', state, 'ended:' .. lane, run .. ':' .. number)
+    end
+end
 if count > 0 then
     redis.call('HINCRBY', state, 'settled', count)
 end

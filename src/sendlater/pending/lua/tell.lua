@@ -3,6 +3,7 @@
 -- keys: tally recent
 -- args: names_max:number recent_max:number recent_count:number
 -- rest: delivery, delivery, ... (recent_count of them), name, count, name, count, ...
+-- full: goes on
 -- returns: 1
 --
 -- Names carry topics, which others choose: beyond names_max a new one counts under its kind's

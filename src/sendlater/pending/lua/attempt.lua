@@ -1,0 +1,23 @@
+-- Begin an attempt at a batch on this shard: from now on only this one claims into it.
+--
+-- keys: state batches batch
+-- args: owner lane run name number:number attempt
+-- full: goes on
+-- returns: 'new', 'open' (it holds rows of an earlier attempt) or 'closed' (and takes no more)
+--
+-- Spark may run a task again while the first try is still alive somewhere. Whatever an earlier
+-- attempt has claimed is in the batch, and this one must deliver it too; what the earlier one
+-- would claim from now on is refused, as this one would not know of it.
+
+if redis.call('HGET', state, 'lane:' .. lane) ~= run then
+    return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
+end
+local ended_run, ended_number = string.match(redis.call('HGET', state, 'ended:' .. lane) or '', '^(%d+):(%d+)$')
+if ended_run == run and number <= tonumber(ended_number) then
+    return redis.error_reply('ENDED batch ' .. name .. ' is settled')
+end
+if redis.call('HGET', batches .. '-attempts', name) == 'closed' then
+    return 'closed'
+end
+redis.call('HSET', batches .. '-attempts', name, attempt)
+return redis.call('EXISTS', batch) == 1 and 'open' or 'new'

@@ -1,0 +1,367 @@
+"""Orders of crashes, attempts and outages that once lost, doubled or brought back a schedule."""
+
+import pytest
+from servers import own_redis
+
+from sendlater.clock import FixedClock
+from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.model import Cancelled, Origin, Record, Schedule
+from sendlater.pending import Answer, Batch, Desk, Move, Pending, Shard
+from sendlater.pending.packing import pack
+from sendlater.pending.scripts import LaneEnded, script
+from sendlater.pipeline.source import DueReader, Lane, ShardSlice, ShardTask
+from sendlater.pipeline.watermark import Inboxes, Watermark
+
+SOURCE = "inbox/0"
+
+
+def schedule(id: bytes, due_ms: int, payload: bytes = b"v", at: int = 0) -> Schedule:
+    origin = Origin(topic="inbox", partition=0, position=at, timestamp_ms=1)
+    record = Record(topic="t", value=payload)
+    return Schedule(id=id, due_ms=due_ms, record=record, dialect="headers", origin=origin)
+
+
+def row(id: bytes, due_ms: int, payload: bytes = b"v", at: int = 0) -> list[object]:
+    return [id, due_ms, pack(schedule(id, due_ms, payload, at))]
+
+
+@pytest.fixture
+def pending(redis_url: str, space: str) -> Pending:
+    return Pending.open(redis_url, space=space, shards=1)
+
+
+@pytest.fixture
+def shard(pending: Pending) -> Shard:
+    return pending.shards[0]
+
+
+@pytest.fixture
+def owner(pending: Pending) -> int:
+    return pending.fence()
+
+
+def lane(pending: Pending, owner: int, number: int = 0, *, batch: int = 1) -> Batch:
+    return Batch(number, pending.open_lane(number, owner=owner), end_ms=100, number=batch)
+
+
+def payloads(pending: Pending) -> list[bytes | None]:
+    return [s.record.value for s in pending.list(count_max=10)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_release_never_brings_back_the_older_version(pending, shard, owner, first):
+    """Two lanes hold two versions; batches are released in whichever order they are found."""
+    lanes = [lane(pending, owner, number) for number in (0, 1)]
+    for number, payload in enumerate([b"old", b"new"]):
+        shard.park(row(b"a", 1, payload, at=number))
+        shard.claim(lanes[number], owner=owner, now_ms=9, count_max=9)
+    for batch in (lanes[first], lanes[1 - first]):
+        shard.release(batch.name, owner=owner)
+    assert payloads(pending) == [b"new"]
+
+
+def test_what_is_cancelled_while_it_is_claimed_is_not_put_back(pending, shard, owner):
+    batch = lane(pending, owner)
+    shard.park([*row(b"cancelled", 1), *row(b"kept", 1), *row(b"replaced", 1)])
+    shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+    shard.park([b"cancelled", "", "", *row(b"replaced", 50, b"newer", at=5)])
+    assert shard.claimed(batch).ids == [b"kept"]
+    pending.release_all(owner=owner)
+    assert [s.id for s in pending.list(count_max=9)] == [b"kept", b"replaced"]
+    assert payloads(pending) == [b"v", b"newer"]
+
+
+def test_our_own_tombstone_does_not_take_back_what_is_claimed(pending, shard, owner):
+    """It leaves together with the delivery: when that one is lost, the row must come again."""
+    batch = lane(pending, owner)
+    shard.park(row(b"a", 1, at=3), journal=True)
+    shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+    shard.park([b"a", "", "inbox/0/3"], journal=True)
+    pending.release_all(owner=owner)
+    assert payloads(pending) == [b"v"]
+
+
+def test_what_is_set_aside_is_seen_changed_taken_back_and_replaced(pending, shard, owner):
+    batch = lane(pending, owner)
+    names = [b"cancelled", b"replaced", b"moved", b"seen"]
+    shard.park([part for n in names for part in row(n, 1)])
+    shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+    shard.set_aside(batch, names)
+    before = {s.id: s for s in shard.aside(count_max=9)}
+    assert pending.get(b"seen") == before[b"seen"]
+    assert pending.cancel(b"cancelled") is Cancelled.CANCELLED
+    assert pending.cancel(b"cancelled") is Cancelled.UNKNOWN
+    shard.park(row(b"replaced", 7, b"newer"))
+    answer, after = Desk(pending).move(Move(b"moved", 70))
+    assert answer is Answer.MOVED
+    assert after is not None
+    assert after.due_ms == 70
+    # Whoever judged them before that must look again.
+    for name in names:
+        shard.readmit(before[name], owner=owner)
+    assert [(s.id, s.due_ms) for s in pending.list(count_max=9)] == [(b"seen", 1), (b"replaced", 7)]
+    [moved] = shard.aside(count_max=9)
+    assert moved.due_ms == 70
+    shard.readmit(moved, owner=owner)
+    assert pending.get(b"moved") == moved
+
+
+def test_a_park_that_was_lost_in_a_failover_is_noticed_at_the_commit(pending, shard, owner):
+    run = pending.open_intake(owner=owner)
+    shard.park(row(b"a", 1), source=SOURCE, seen_before="", seen_after="5")
+    # The replica that takes over had not heard of it; the batch's task stands at its end.
+    shard.client.hdel(shard.keys["seen"], SOURCE)
+    with pytest.raises(StoreWentBack):
+        shard.advance(owner=owner, run=run, batch=0, ends=[SOURCE, "5", "5"])
+
+
+def test_of_two_starts_that_ask_for_one_number_the_first_has_it(pending, shard):
+    number = pending.fence() + 1
+    fence = script("fence")
+    state = shard.keys["state"]
+    assert fence(shard.client, state=state, number=number, token="a") == 1
+    assert fence(shard.client, state=state, number=number, token="b") == 0
+    assert fence(shard.client, state=state, number=number, token="a") == 1
+    assert pending.fence() == number + 1
+
+
+def test_a_store_without_its_owner_has_gone_back_and_nobody_has_taken_over(pending, shard, owner):
+    batch = lane(pending, owner)
+    shard.client.delete(shard.keys["state"])
+    with pytest.raises(StoreWentBack):
+        shard.attempt(batch, owner=owner, attempt="x")
+    assert pending.owners() == [0]
+    assert pending.fence(above=owner) == owner + 1
+
+
+def test_a_task_that_is_tried_again_knows_all_and_the_first_try_can_do_no_more(
+    pending, shard, owner
+):
+    batch = lane(pending, owner)
+    shard.park(row(b"a", 1))
+    assert shard.attempt(batch, owner=owner, attempt="1").ids == []
+    assert shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt="1").ids == [b"a"]
+    shard.park(row(b"b", 1))
+    assert shard.attempt(batch, owner=owner, attempt="2").ids == [b"a"]
+    with pytest.raises(LaneEnded):
+        shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt="1")
+    with pytest.raises(LaneEnded):
+        shard.close(batch, owner=owner, attempt="1")
+    assert shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt="2").ids == [b"b"]
+    shard.close(batch, owner=owner, attempt="2")
+    # Spark may lose its result and try again: the same rows, and no more.
+    assert shard.attempt(batch, owner=owner, attempt="3") is None
+    assert sorted(shard.claimed(batch).ids) == [b"a", b"b"]
+    shard.park(row(b"c", 1))
+    for attempt in ("2", "3"):
+        with pytest.raises(LaneEnded):
+            shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt=attempt)
+    assert pending.settle(batch) == 2
+    for attempt in ("2", "4"):
+        with pytest.raises(LaneEnded):
+            shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt=attempt)
+        with pytest.raises(LaneEnded):
+            shard.attempt(batch, owner=owner, attempt=attempt)
+    assert [s.id for s in pending.list(count_max=9)] == [b"c"]
+
+
+def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_path):
+    """It may have lost its last moments, and what was claimed in them has left already."""
+    with own_redis(tmp_path) as server:
+        pending = Pending.open(server.url, space="s", shards=1)
+        owner = pending.fence()
+        batch = lane(pending, owner)
+        shard = pending.shards[0]
+        shard.park(row(b"a", 1))
+        assert pending.is_armed(owner=owner)
+        pending.client.script_flush()  # what a restart does to scripts
+        assert not pending.is_armed(owner=owner)
+        with pytest.raises(StoreWentBack, match="started anew"):
+            shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+        # Another installation on the same server does not speak for this one.
+        other = Pending.open(server.url, space="other", shards=1)
+        lane(other, other.fence())
+        assert not pending.is_armed(owner=owner)
+        pending.arm(owner=owner)
+        assert shard.claim(batch, owner=owner, now_ms=9, count_max=9).ids == [b"a"]
+
+
+def test_a_full_redis_lets_deliveries_go_on_however_late_they_are(tmp_path):
+    """Delivery is what frees memory: counting the late ones must not stop it."""
+    with own_redis(tmp_path) as server:
+        pending = Pending.open(server.url, space="full", shards=1)
+        owner = pending.fence()
+        batch = lane(pending, owner)
+        shard = pending.shards[0]
+        for n in range(4):
+            shard.park(row(b"%d" % n, 1))
+        pending.client.config_set("maxmemory", 1)
+        late_ms = 1_000_000
+        shard.attempt(batch, owner=owner, attempt="1")
+        got = shard.claim(batch, owner=owner, now_ms=late_ms, count_max=2, attempt="1")
+        assert len(got.ids) == 2
+        shard.set_aside(batch, got.ids[:1])
+        [odd] = shard.aside(count_max=9)
+        shard.readmit(odd, owner=owner)
+        shard.close(batch, owner=owner, attempt="1")
+        assert pending.settle(batch) == 1
+        # A lane that failed begins again, a new service takes over, and what they hold goes out.
+        again = lane(pending, owner, 1)
+        assert len(shard.claim(again, owner=owner, now_ms=late_ms, count_max=2).ids) == 2
+        newer = pending.fence()
+        pending.release_all(owner=newer)
+        pending.set_bound(late_ms, owner=newer)
+        last = lane(pending, newer)
+        assert len(shard.claim(last, owner=newer, now_ms=late_ms, count_max=9).ids) == 3
+        assert pending.settle(last) == 3
+        # Taking back needs no memory; taking in does.
+        shard.park([b"x", "", ""], source=SOURCE, seen_before="", seen_after="1")
+        with pytest.raises(StoreUnavailable, match="full"):
+            shard.park(row(b"y", 1), source=SOURCE, seen_before="1", seen_after="2")
+        assert shard.seen() == {SOURCE: 1}
+
+
+def test_large_schedules_are_claimed_a_few_at_a_time(pending, shard, owner):
+    batch = lane(pending, owner)
+    for n in range(30):
+        shard.park(row(b"%02d" % n, n, b"x" * 100_000))
+    found: list[bytes] = []
+    while got := shard.claim(batch, owner=owner, now_ms=99, count_max=30, bytes_max=350_000).ids:
+        assert 1 <= len(got) <= 3
+        found += got
+    assert found == [b"%02d" % n for n in range(30)]
+
+
+def test_what_is_due_beyond_the_bound_waits_and_the_bound_goes_with_its_store(
+    pending, shard, owner
+):
+    batch = lane(pending, owner)
+    shard.park([*row(b"a", 10), *row(b"b", 20)])
+    pending.set_bound(15, owner=owner)
+    assert shard.claim(batch, owner=owner, now_ms=30, count_max=9).ids == [b"a"]
+    got = shard.claim(batch, owner=owner, now_ms=30, count_max=9)
+    assert got.held
+    assert got.next_due_ms is None
+    pending.set_bound(25, owner=owner)
+    assert shard.claim(batch, owner=owner, now_ms=30, count_max=9).ids == [b"b"]
+    with pytest.raises(Fenced):
+        pending.set_bound(99, owner=owner - 1)
+    assert "bound" not in (pending.fence(), shard.state())[1]
+
+
+class World:
+    """An inbox with one partition, and a clock, for a watermark."""
+
+    def __init__(self, pending: Pending, owner: int, **limits: int) -> None:
+        self.clock = FixedClock(1_000_000)
+        self.end = 0
+        self.pending, self.shard = pending, pending.shards[0]
+        self.fails: Exception | None = None
+        self.progress: tuple[int, int, dict[str, int]] | None = None
+        self.watermark = Watermark(
+            pending,
+            Inboxes(ends=self.ends, progress=lambda: self.progress),
+            owner=owner,
+            clock=self.clock,
+            **{"margin_ms": 5_000, "hold_ms_max": 30_000} | limits,
+        )
+
+    def ends(self) -> dict[str, int]:
+        if self.fails:
+            raise self.fails
+        return {SOURCE: self.end} if self.end else {}
+
+    def read(self, position: int) -> None:
+        self.shard.client.hset(self.shard.keys["seen"], SOURCE, position)
+
+    def after(self, ms: int) -> int | None:
+        """The bound after a while, less now."""
+        self.clock.advance(ms)
+        self.watermark.tick()
+        bound = self.shard.state().get("bound")
+        return None if bound is None else int(bound) - self.clock.now_ms()
+
+
+def test_the_bound_is_a_margin_ahead_of_what_intake_has_read(pending, owner):
+    world = World(pending, owner)
+    assert world.after(0) == 5_000
+    world.end = 7
+    assert world.after(500) == 4_500  # asked, not read yet
+    assert world.after(500) == 4_000
+    world.read(7)
+    assert world.after(500) == 5_000
+    world.end = 9
+    assert [world.after(2_000) for _ in range(4)] == [3_000, 1_000, -1_000, -3_000]
+
+
+def test_nothing_is_held_for_ever_and_an_outage_does_not_count(pending, owner):
+    world = World(pending, owner)
+    world.end = 7
+    assert world.after(0) is None
+    assert world.after(29_999) is None
+    assert world.after(1) == -30_000
+    world.fails = StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable):
+        world.after(100_000)
+    world.fails = None
+    before = pending.shards[0].state()["bound"]
+    world.after(1)
+    world.after(29_000)
+    assert pending.shards[0].state()["bound"] == before
+    assert world.after(1_000) == -30_000
+    world.read(7)
+    assert world.after(1) == 5_000
+    # Something was due and waited: that is told apart from lateness.
+    assert Desk(pending).tally()["held-ms"] == 0
+    pending.put(schedule(b"a", world.clock.now_ms() + 6_000))
+    world.end = 8
+    world.after(5_500)
+    world.after(1_000)
+    assert Desk(pending).tally()["held-ms"] == 1_000
+
+
+def test_markers_behind_the_last_record_do_not_hold_anything_up(pending, owner):
+    world = World(pending, owner)
+    run = pending.open_intake(owner=owner)
+    world.end = 8
+    world.read(7)
+    world.progress = (run, -1, {SOURCE: 8})
+    assert world.after(0) is None
+    assert world.after(2_000) is None  # Spark is asked, and the store told
+    assert pending.positions() == {SOURCE: 8}
+    assert world.after(100) == 5_000
+    # A store that does not know the batch has gone back, and has not seen so much.
+    pending.set_passed({SOURCE: 99}, owner=owner, run=run, batch=3)
+    assert pending.positions() == {SOURCE: 8}
+
+
+def test_a_clock_that_is_put_back_makes_no_long_batch(pending, owner, redis_url, space):
+    clock = FixedClock(10_000_000)
+    run = pending.open_lane(0, owner=owner)
+    own = Lane(
+        redis_url=redis_url,
+        space=space,
+        shards=1,
+        owner=owner,
+        lane=0,
+        lanes=2,
+        run=run,
+        window_ms=2_000,
+        idle_window_ms=10_000,
+        poll_ms=2,
+        standby_poll_ms=20,
+        claim_count=10,
+        check_targets=False,
+    )
+    reader = DueReader(own, clock=clock)
+    before = reader.latestOffset(reader.initialOffset(), None)
+    clock = reader._clock = FixedClock(10_000_000 - 3_600_000)
+    after = reader.latestOffset(before, None)
+    assert after["end_ms"] < before["end_ms"]
+    assert after["end_ms"] - clock.now_ms() <= 12_200
+    assert after["batch"] == before["batch"] + 1
+    [part] = reader.partitions(before, after)
+    # And one that is put back while a task runs.
+    part = ShardSlice(0, before["end_ms"], 9, part.length_ms)
+    task = ShardTask(own, pending.shards[0], pending.shards[0].wake(), part, clock)
+    assert task.ends_at - clock.elapsed_ms() <= part.length_ms

@@ -109,6 +109,11 @@ BUCKET_RETENTION_MARGIN_MS = 7 * 24 * 3_600_000
 """A bucket topic keeps its records so much longer than they wait: the longest break survived."""
 GELF_BYTES_MAX = 8_192
 """Largest datagram of a log event to Graylog: what GELF over UDP takes without chunks."""
+LOG_REPEAT_MS = 10_000
+"""The same warning or error is logged once in this time, however often a loop tries again."""
+LOG_KINDS_MAX = 1_000
+"""Most warnings and errors remembered for that, some 200 bytes each; the longest ago is forgotten
+first, and would then be logged again sooner."""
 
 PLAN_RECORDS_PER_TASK = 50_000
 """Records of a journal that one task reads: more tasks than that tell progress no better."""

@@ -33,8 +33,8 @@ contract: setup ## The same tests for every store, dialect and client
 story: setup ## Real servers, one promise each
 	$(PYTEST) tests/story
 
-chaos: setup ## Kill, restart, pause; a ledger must balance
-	$(PYTEST) tests/chaos
+chaos: setup ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
+	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)
 
 bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
 	$(BIN)/python -m sendlater.bench.all

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import durationpy
 import platformdirs
@@ -23,6 +23,9 @@ from pydantic_settings import (
 
 from sendlater.errors import BadSettings
 from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
+
+if TYPE_CHECKING:
+    from confluent_kafka import IsolationLevel
 
 ENV_PREFIX = "SENDLATER_"
 CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
@@ -334,6 +337,18 @@ def load(**flags: Any) -> Settings:
 def client_options(settings: Settings) -> dict[str, str]:
     """Settings of every confluent-kafka client (librdkafka's names)."""
     return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+
+
+def isolation(client_options: Mapping[str, str]) -> "IsolationLevel":
+    """What clients with these options count as the end of a topic.
+
+    Unless they say otherwise, where the first transaction begins that is open still: nobody is
+    given more, so nobody must wait for more.
+    """
+    from confluent_kafka import IsolationLevel
+
+    uncommitted = client_options.get("isolation.level") == "read_uncommitted"
+    return IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
 
 def _require_known(environment: Mapping[str, str]) -> None:

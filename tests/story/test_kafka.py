@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from installation import (
     ARRIVE_S,
     PAYLOAD_BYTES_MAX,
@@ -80,6 +81,27 @@ def test_a_target_partition_can_be_asked_for(here):
         name = b"to-%d" % number
         here.schedule(key=name, headers=[("sendlater-target-partition", str(number))])
         assert here.arrival(name).partition() == number
+
+
+def test_what_a_transaction_has_aborted_is_never_delivered(here, kafka):
+    """All on one partition, so that what comes later on it tells that this was read."""
+    writer = Producer({"bootstrap.servers": kafka, "transactional.id": here.name})
+    writer.init_transactions(30)
+    to, now = ("scheduler-target-topic", here.target), ("sendlater-delay", "0")
+    for name, end in {
+        b"aborted": writer.abort_transaction,
+        b"meant": writer.commit_transaction,
+    }.items():
+        writer.begin_transaction()
+        writer.produce(here.inbox, value=b"v", key=name, headers=[to, now], partition=0)
+        assert writer.flush(30) == 0
+        end(30)
+    here.producer.produce(here.inbox, value=b"v", key=b"plain", headers=[to, now], partition=0)
+
+    assert here.producer.flush(30) == 0
+    assert here.arrival(b"plain")
+    assert here.arrival(b"meant")
+    assert not here.arrivals(here.target, b"aborted")
 
 
 @pytest.mark.parametrize("kind", ["other", "envelopes"])

@@ -4,10 +4,11 @@ import json
 import os
 
 import pytest
+from confluent_kafka import IsolationLevel
 
-from sendlater.config import HIDDEN, Inbox, Settings, client_options, load
+from sendlater.config import HIDDEN, Inbox, Settings, client_options, isolation, load
 from sendlater.errors import BadSettings
-from sendlater.pipeline.kafka_options import java_options, spark_options
+from sendlater.pipeline.kafka_options import java_options, reader_options, spark_options
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,20 @@ def test_java_settings_of_ones_own_win():
     )
 
     assert java_options(settings) == {"security.protocol": "SSL"}
+
+
+def test_what_a_transaction_wrote_is_read_once_it_is_committed_unless_told_otherwise():
+    """For both families; Java's own setting wins, as everywhere."""
+    name, uncommitted = "isolation.level", {"isolation.level": "read_uncommitted"}
+    level = f"kafka.{name}"
+    assert reader_options(Settings())[level] == "read_committed"
+    assert reader_options(Settings(kafka=uncommitted))[level] == "read_uncommitted"
+    assert reader_options(Settings(kafka_java=uncommitted))[level] == "read_uncommitted"
+    both = Settings(kafka=uncommitted, kafka_java={name: "read_committed"})
+    assert reader_options(both)[level] == "read_committed"
+    assert level not in spark_options(Settings())
+    assert isolation({}) is IsolationLevel.READ_COMMITTED
+    assert isolation(client_options(both)) is IsolationLevel.READ_UNCOMMITTED
 
 
 def test_a_certificate_and_its_key_in_two_files_become_texts_for_java(tmp_path):

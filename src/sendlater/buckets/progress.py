@@ -17,6 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from sendlater.config import isolation
 from sendlater.errors import BrokerUnavailable
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Progress:
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
         self._options = quiet | dict(client_options)
         self._admin = AdminClient(self._options)
+        self._isolation = isolation(client_options)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
         """Of those that were ever committed, and have not expired."""
@@ -106,7 +108,7 @@ class Progress:
         return {p: f.offset for p, f in self._list(dict.fromkeys(places, _EARLIEST)).items()}
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset of the next record to be written."""
+        """Offset after the last record to be read: of an open transaction nothing is."""
         return {p: f.offset for p, f in self._list(dict.fromkeys(places, _LATEST)).items()}
 
     def since(self, instants_ms: Mapping[Place, int]) -> dict[Place, Found | None]:
@@ -144,7 +146,9 @@ class Progress:
         asked = {TopicPartition(*place): spec for place, spec in wanted.items()}
 
         def ask() -> dict[Place, Found]:
-            answers = self._admin.list_offsets(asked, request_timeout=REQUEST_S)
+            answers = self._admin.list_offsets(
+                asked, isolation_level=self._isolation, request_timeout=REQUEST_S
+            )
             found = {tp: future.result(REQUEST_S) for tp, future in answers.items()}
             return {
                 Place(tp.topic, tp.partition): Found(one.offset, one.timestamp)

@@ -16,7 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from sendlater.config import Settings, client_options
+from sendlater.config import Settings, client_options, isolation
 from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.model import Headers, Record
 from sendlater.topics import Topics
@@ -89,7 +89,8 @@ class Broker(Protocol):
         """Remove a topic."""
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Per partition the position after the last record."""
+        """Per partition the position after the last record to be read: of a transaction that is
+        not committed, nothing is."""
 
     def follow(
         self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
@@ -110,6 +111,7 @@ class KafkaBroker:
     def __init__(self, client_options: Mapping[str, str]) -> None:
         self._options: dict[str, Any] = dict(client_options)
         self._admin = AdminClient(self._options)
+        self._isolation = isolation(client_options)
         self._errors: list[str] = []
         self._told = Producer(self._producer_options())
         # Telling of every record costs more than sending it: this one tells of failures alone.
@@ -232,7 +234,9 @@ class KafkaBroker:
         if found.error is not None:
             raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(latest, request_timeout=ACK_TIMEOUT_S)
+        asked = self._admin.list_offsets(
+            latest, isolation_level=self._isolation, request_timeout=ACK_TIMEOUT_S
+        )
         return {place.partition: answer.result().offset for place, answer in asked.items()}
 
     def follow(

@@ -22,7 +22,7 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.limits import BUCKET_PASS_ROWS_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 from sendlater.pipeline.delivery import producer_options
-from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.kafka_options import reader_options
 
 PASS_PAUSE_S = 0.1
 """Pause after a pass, in which more becomes ripe for the next: each costs much, however little it
@@ -191,7 +191,7 @@ def read(spark: SparkSession, settings: Settings, ranges: Mapping[Place, Range])
         ends.setdefault(topic, {})[str(partition)] = end
     return (
         spark.read.format("kafka")
-        .options(**spark_options(settings))
+        .options(**reader_options(settings))
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))

@@ -21,7 +21,7 @@ from sendlater.dialects import names, stages
 from sendlater.dialects.sql import decimal_text, header, pair, text
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS
 from sendlater.pipeline.delivery import producer_options
-from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.kafka_options import reader_options
 
 REQUEST_S = 10.0
 """Longest wait for one answer of a broker."""
@@ -60,7 +60,7 @@ class Copier:
         starts, since_ms = self._positions()
         records = (
             self._spark.readStream.format("kafka")
-            .options(**spark_options(self._settings))
+            .options(**reader_options(self._settings))
             .option("kafka.fetch.max.wait.ms", "20")
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "false")
@@ -127,7 +127,7 @@ class Copier:
         """Places that were copied to a journal since then."""
         found = (
             self._spark.read.format("kafka")
-            .options(**spark_options(self._settings))
+            .options(**reader_options(self._settings))
             .option("subscribe", ",".join(sorted(set(self._journals.values()))))
             .option("startingTimestamp", str(max(0, since_ms - RECOVERY_CLOCK_SKEW_MS)))
             .option("startingOffsetsByTimestampStrategy", "latest")

@@ -8,7 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
 from sendlater.dialects import stages
-from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.kafka_options import reader_options
 from sendlater.pipeline.workers import Worker
 
 EARLIEST = -2
@@ -35,7 +35,7 @@ def inbox_records(
     """All inboxes as one stream, in the columns of Spark's Kafka source."""
     topics = ",".join(inbox.topic for inbox in settings.taken_in)
     if settings.on_kafka:
-        reader = spark.readStream.format("kafka").options(**spark_options(settings))
+        reader = spark.readStream.format("kafka").options(**reader_options(settings))
         # Without it a trickle of records waits 500 ms for a fetch that was under way.
         reader = reader.option("kafka.fetch.max.wait.ms", "20").option("includeHeaders", "true")
         # What retention took before we read it cannot be had: go on, the service has warned.

@@ -23,7 +23,7 @@ from sendlater.pending import Pending
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import DIALECT_NUMBER, pack_fields
 from sendlater.pending.scripts import script
-from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.kafka_options import reader_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) 
     """Everything on the journals up to `ends`, in the columns of the Kafka source."""
     return (
         spark.read.format("kafka")
-        .options(**spark_options(settings))
+        .options(**reader_options(settings))
         .option("assign", json.dumps({topic: sorted(ends[topic]) for topic in ends}))
         .option("startingOffsets", "earliest")
         .option("endingOffsets", json.dumps(ends))

@@ -13,6 +13,7 @@ from sendlater.errors import BadSettings
 _SAME = (
     "client.id",
     "client.rack",
+    "isolation.level",
     "request.timeout.ms",
     "sasl.kerberos.service.name",
     "security.protocol",
@@ -75,6 +76,11 @@ def spark_options(settings: Settings) -> dict[str, str]:
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         **{f"kafka.{name}": value for name, value in java_options(settings).items()},
     }
+
+
+def reader_options(settings: Settings) -> dict[str, str]:
+    """The same for a source: what a transaction wrote counts once that is committed."""
+    return {"kafka.isolation.level": "read_committed", **spark_options(settings)}
 
 
 def _login(given: Mapping[str, str], mechanism: str) -> str:

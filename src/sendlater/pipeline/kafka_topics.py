@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from sendlater.config import isolation
 from sendlater.errors import BadSettings, BrokerUnavailable
 from sendlater.model import Reason
 
@@ -33,6 +34,7 @@ class KafkaTopics:
         self._admin = AdminClient(dict(client_options))
         # A producer asks for a topic as the delivering one will: the broker may create it.
         self._producer = Producer(dict(client_options))
+        self._isolation = isolation(client_options)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """Partition counts of those that exist. Raises BrokerUnavailable."""
@@ -52,7 +54,10 @@ class KafkaTopics:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
     def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Per topic and partition the offset after the last record. Raises BrokerUnavailable."""
+        """Per topic and partition the offset after the last record to be read.
+
+        Raises BrokerUnavailable.
+        """
         asked = {
             TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for topic, count in self.partitions(topics).items()
@@ -60,7 +65,13 @@ class KafkaTopics:
         }
         ends: dict[str, dict[int, int]] = {}
         try:
-            futures = self._admin.list_offsets(asked, request_timeout=REQUEST_S) if asked else {}
+            futures = (
+                self._admin.list_offsets(
+                    asked, isolation_level=self._isolation, request_timeout=REQUEST_S
+                )
+                if asked
+                else {}
+            )
             for place, future in futures.items():
                 ends.setdefault(place.topic, {})[place.partition] = future.result().offset
         except KafkaException as error:

@@ -23,7 +23,7 @@ from sendlater.pending import Pending
 from sendlater.pending.packing import unpack
 from sendlater.pending.takeover import Unsettled, settle_some, unsettled
 from sendlater.pipeline.delivery import producer_options
-from sendlater.pipeline.kafka_options import spark_options
+from sendlater.pipeline.kafka_options import reader_options
 from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.rewriting import write_again
 from sendlater.pipeline.rows import to_arrow, unpack_columns
@@ -53,7 +53,7 @@ def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> Non
     ends = topics.ends(inbox.topic for inbox in settings.taken_in)
     records = (
         spark.read.format("kafka")
-        .options(**spark_options(settings))
+        .options(**reader_options(settings))
         .option("assign", json.dumps({topic: sorted(ends[topic]) for topic in ends}))
         .option("startingOffsets", json.dumps(ends))
         .option("endingOffsets", json.dumps(ends))
@@ -218,7 +218,7 @@ def deliveries(
 
     records = (
         spark.read.format("kafka")
-        .options(**spark_options(settings))
+        .options(**reader_options(settings))
         .option("subscribe", ",".join(sorted(topics)))
         .option("startingTimestamp", str(max(0, from_ms)))
         .option("startingOffsetsByTimestampStrategy", "latest")

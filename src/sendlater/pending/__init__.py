@@ -2,6 +2,7 @@
 
 from sendlater.pending.desk import Answer, Delivery, Desk, Filter, Move, Page
 from sendlater.pending.store import Batch, Claim, Pending, Shard
+from sendlater.pending.target import Target
 
 __all__ = [
     "Answer",
@@ -14,4 +15,5 @@ __all__ = [
     "Page",
     "Pending",
     "Shard",
+    "Target",
 ]

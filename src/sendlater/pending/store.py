@@ -4,7 +4,7 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 `due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> largest record it takes), `wanted` (set of targets nobody checked yet),
+`targets` (hash topic -> what it takes, see target.py), `wanted` (targets nobody checked yet),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
 deliveries, for people); of journals, `touched` (ids that intake has seen while the horizon moves),
@@ -28,6 +28,7 @@ from sendlater.pending.connect import answering, connect
 from sendlater.pending.packing import pack, unpack
 from sendlater.pending.pages import look
 from sendlater.pending.scripts import script
+from sendlater.pending.target import Target
 from sendlater.pending.wake import Wake
 
 FENCE_ATTEMPTS_MAX = 10
@@ -178,9 +179,9 @@ class Shard:
         """Owner, runs and counters."""
         return {k.decode(): v.decode() for k, v in self.client.hgetall(self.keys["state"]).items()}
 
-    def targets(self) -> dict[bytes, int]:
-        """Target topics known to take records, and the largest record in bytes each takes."""
-        return {k: int(v) for k, v in self.client.hgetall(self.keys["targets"]).items()}
+    def targets(self) -> dict[bytes, Target]:
+        """Target topics known to take records, and which ones."""
+        return {k: Target.parse(v) for k, v in self.client.hgetall(self.keys["targets"]).items()}
 
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look these target topics up before anything for them falls due."""
@@ -200,10 +201,10 @@ class Shard:
             rest=ids,
         )
 
-    def aside(self, *, count_max: int) -> list[Schedule]:
-        """Some of the rows set aside, at least one when there are any."""
-        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
-        return [unpack(i, packed) for i, packed in rows]
+    def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
+        """Some of the rows set aside, packed, and the cursor to look on from: 0 after the last."""
+        found: Any = self.client.hscan(self.keys["aside"], cursor=cursor, count=count_max)
+        return int(found[0]), found[1]
 
     def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:
         """Put a row set aside back to pending, or another schedule `instead`, on the same shard."""
@@ -216,7 +217,7 @@ class Shard:
             id=admitted.id,
             due_ms=admitted.due_ms,
             packed_record=pack(admitted),
-            rejected_count=1 if instead else 0,
+            rejected_count=1 if instead and schedule.dialect != "rejected" else 0,
         )
 
     def wake(self) -> Wake:
@@ -305,13 +306,13 @@ class Pending:
             self.client.hset(shard.keys["state"], "draining", str(owner))
             self.client.xadd(shard.keys["wake"], {"draining": owner}, maxlen=1, approximate=False)
 
-    def set_target(self, topic: str, record_bytes_max: int | None) -> None:
-        """Tell the tasks that a topic takes records up to a size, or (None) that it takes none."""
+    def set_target(self, topic: str, target: Target | None) -> None:
+        """Tell the tasks which records a topic takes, or (None) that it takes none."""
         for shard in self.shards:
-            if record_bytes_max is None:
+            if target is None:
                 self.client.hdel(shard.keys["targets"], topic)
             else:
-                self.client.hset(shard.keys["targets"], topic, record_bytes_max)
+                self.client.hset(shard.keys["targets"], topic, str(target))
 
     def draining(self, *, owner: int) -> bool:
         """Whether this owner has been asked to stop, or is no longer the owner."""

@@ -53,6 +53,15 @@ REDIS_MEMORY_SHARE_MAX = 0.8
 """Share of `maxmemory` in use that is reported: when it is full, nothing more can be parked."""
 REJECTED_HEADERS_BYTES_MAX = 16 * 1024
 """What a rejected record carries besides the original: reason and origin, in headers."""
+REJECTED_VALUE_BYTES_MAX = 1_024
+"""What is kept of a value that the rejected topic does not take in full."""
+REJECTED_DETAIL_CHARS_MAX = 500
+"""Longest detail of a rejection, before what was left out is told in it."""
+REJECTED_BYTES_MAX = 8_192
+"""Largest rejected record once its value is cut and its headers are gone: every rejected topic must
+take that much."""
+ADDED_BYTES_MAX = 1_024
+"""What delivery adds to a record besides its id, thrice: a batch's framing, and our headers."""
 
 LATE_BUCKETS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),

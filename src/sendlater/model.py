@@ -46,6 +46,7 @@ class Reason(StrEnum):
     PAST = "past"
     NO_TARGET = "no-target"
     BAD_TARGET = "bad-target"
+    NO_KEY = "no-key"
     NO_ID = "no-id"
     ID_TOO_LONG = "id-too-long"
     TOO_LARGE = "too-large"

@@ -9,6 +9,7 @@ from sendlater.buckets.record import parse, primer
 from sendlater.clock import FixedClock
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Reason, Record
+from sendlater.pending import Target
 from sendlater.pipeline.answers import Answers
 from sendlater.pipeline.arrived import ranges
 from sendlater.pipeline.holder import HeldSlice, Holding, HoldTask, Standing
@@ -24,6 +25,7 @@ HOLDING = Holding(
     rejected_topic="bad",
 )
 WINDOW_MS = 1_000
+ROOMY = Target(record_bytes_max=10_000, partitions=2)
 
 
 @dataclass
@@ -95,8 +97,8 @@ class Known:
     def of(self, topic):
         if topic == b"slow":
             self.asked += 1
-            return 1_000 if self.asked > 5 else None
-        return Reason.UNKNOWN_TOPIC if topic == b"gone" else 1_000
+            return ROOMY if self.asked > 5 else None
+        return Reason.UNKNOWN_TOPIC if topic == b"gone" else ROOMY
 
 
 def window(messages, *, before=None, now_ms=10_000, end_ms=None, arrived=()):

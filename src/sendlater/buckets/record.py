@@ -33,8 +33,12 @@ class Waiting(NamedTuple):
 
     @property
     def bytes_count(self) -> int:
-        """What the target topic must take."""
-        return len(self.key or b"") + len(self.value or b"")
+        """At least what is delivered of it takes, without what delivery adds."""
+        size = 3 * len(self.id) + len(self.key or b"") + len(self.value or b"")
+        for name, value in self.headers:
+            # Two lengths of five bytes at most; a character is four bytes at most.
+            size += 10 + 4 * len(name) + len(value or b"")
+        return size
 
     def as_schedule(self) -> Schedule:
         """The same as the noun everyone knows."""

@@ -17,7 +17,8 @@ decoding would become one; so it ran at 72,000 rows/s of a core instead of 115,0
 
 # What Go's strings.TrimSpace removes, as far as it is ASCII.
 _BLANKS = sql.text(" \t\n\v\f\r")
-_DONE = sql.header(sql.text(names.ORIGIN))
+DONE = sql.header_text(names.ORIGIN, names.VERSION)
+"""Of a null value on a journal: the version that was delivered; null where it tells none."""
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -36,7 +37,7 @@ def stages(settings: Settings) -> list[list[str]]:
     copies = tuple(i.topic for i in settings.inboxes if i.copy_to)
     copied = f"topic IN {sql.texts(copies)}" if copies else "false"
     # A tombstone of ours, read back. Checked before all else: it must never be rejected again.
-    done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {_DONE} IS NOT NULL"
+    done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {DONE} IS NOT NULL"
     return [
         ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
         ["*", f"{done} AS done"],
@@ -231,7 +232,7 @@ def _scheduled(settings: Settings) -> list[str]:
         "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
         "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),
         "target_key": ("key", "CAST(NULL AS BINARY)", "target_key"),
-        "body": ("value", f"CASE WHEN done THEN {_DONE} END", "body"),
+        "body": ("value", f"CASE WHEN done THEN CAST({DONE} AS BINARY) END", "body"),
         "kept": (
             f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
@@ -249,7 +250,7 @@ def _scheduled(settings: Settings) -> list[str]:
             f"ELSE {asked} END AS {name}"
             for name, (rejected, cancelled, asked) in by_fate.items()
         ),
-        f"CAST({sql.header(sql.text(names.CHANGE))} AS STRING) AS change",
+        f"{sql.header_text(names.CHANGE, names.CHANGE_NAME)} AS change",
     ]
 
 

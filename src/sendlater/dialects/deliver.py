@@ -1,9 +1,14 @@
-"""What leaves for a schedule, as Spark SQL text: its record, and for a journal two more."""
+"""What leaves for a schedule, as Spark SQL text: its record, and for a journal two more.
+
+`leaving` is the same in Python, for those who must know how large it is; a test compares the two.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sendlater.config import Settings
 from sendlater.dialects import names, sql
+from sendlater.model import Headers, Record, Schedule
 
 VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
 
@@ -88,3 +93,52 @@ def _record(topic: str, partition: str, key: str, value: str, headers: str) -> s
         "headers": headers,
     }
     return "named_struct(" + ", ".join(f"'{name}', {it}" for name, it in columns.items()) + ")"
+
+
+def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
+    """The records that leave for a schedule, its own first.
+
+    `copies`: of one that was read from a journal, that journal, and the history topic if any.
+    """
+    record, origin = schedule.record, schedule.origin
+    rejected = schedule.dialect == "rejected"
+    place = f"{origin.topic}/{origin.partition}/{origin.position}" if origin else ""
+    version: Headers = [(names.ORIGIN, place.encode())] if copies else []
+    sent = replace(record, headers=[*record.headers, *_added(schedule)])
+    if not copies:
+        return [sent]
+    journal, *history = copies
+    if rejected:
+        came_with, told = split_rejected(record.headers)
+        refused = bool(told) and told[-1][0] == names.REJECTED_ID
+        key = told[-1][1] if refused else record.key
+        if key is None:
+            return [sent]
+        headers = came_with + version
+        return [sent, Record(topic=journal, key=key, value=None, headers=headers)]
+    sent = replace(sent, headers=sent.headers + version)
+    tombstone = replace(sent, topic=journal, key=schedule.id, value=None, partition=None)
+    after = [topic for topic in history if topic != record.topic]
+    return [sent, tombstone, *(replace(sent, topic=topic, partition=None) for topic in after)]
+
+
+def split_rejected(headers: Headers) -> tuple[Headers, Headers]:
+    """The headers that a rejected record came with, and those that tell of its rejection."""
+    places = [n for n, (name, _) in enumerate(headers) if name == names.REJECTED]
+    last = places[-1] if places else len(headers)
+    return headers[:last], headers[last:]
+
+
+def _added(schedule: Schedule) -> Headers:
+    """The headers that every delivered record carries."""
+    ours: Headers = [(names.ID, schedule.id), (names.DUE, b"%d" % schedule.due_ms)]
+    if schedule.dialect != "headers":
+        return ours
+    origin = schedule.origin
+    seconds = (origin.timestamp_ms if origin else 0) // 1_000
+    return [
+        (names.SCHEDULER_TIMESTAMP, b"%d" % seconds),
+        (names.SCHEDULER_KEY, schedule.id),
+        (names.SCHEDULER_TOPIC, origin.topic.encode() if origin else b""),
+        *ours,
+    ]

@@ -57,3 +57,7 @@ PREFIXES = ("scheduler-", "sendlater-")
 
 TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 """Kafka's rule for topic names, besides that `.` and `..` are none."""
+CHANGE_NAME = r"[0-9A-Za-z-]{1,64}"
+"""What a change may be called; ours are called by ULIDs."""
+VERSION = TOPIC + r"/[0-9]{1,10}/[0-9]{1,19}"
+"""A version: `topic/partition/offset`."""

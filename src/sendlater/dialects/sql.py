@@ -31,6 +31,15 @@ def header(name: str) -> str:
     return f"get(headers, CAST(array_position(names, {name}) AS INT) - 1).value"
 
 
+def header_text(name: str, pattern: str) -> str:
+    """The first header called `name` as a string; null where it does not match the pattern.
+
+    Other bytes must not leave Spark as a string: who reads them expects UTF-8.
+    """
+    value = f"CAST({header(text(name))} AS STRING)"
+    return f"CASE WHEN {matches(value, pattern)} THEN {value} END"
+
+
 def pair(name: str, value: str) -> str:
     """One header; `value` is any expression."""
     return f"named_struct('key', {text(name)}, 'value', CAST({value} AS BINARY))"

@@ -3,6 +3,7 @@
 from sendlater.pending.desk import Answer, Delivery, Desk, Filter, Move, Page
 from sendlater.pending.shard import Batch, Claim, Shard
 from sendlater.pending.store import Pending
+from sendlater.pending.target import Target
 
 __all__ = [
     "Answer",
@@ -15,4 +16,5 @@ __all__ = [
     "Page",
     "Pending",
     "Shard",
+    "Target",
 ]

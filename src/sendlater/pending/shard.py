@@ -11,8 +11,9 @@ from typing import Any
 from sendlater.limits import CLAIM_BYTES_MAX, RELEASE_COUNT_MAX
 from sendlater.model import Schedule
 from sendlater.pending.connect import answering
-from sendlater.pending.packing import pack, unpack
+from sendlater.pending.packing import pack
 from sendlater.pending.scripts import script
+from sendlater.pending.target import Target
 from sendlater.pending.wake import Wake
 
 CLOSED = "closed"
@@ -249,9 +250,9 @@ class Shard:
         """Owner, runs and counters."""
         return {k.decode(): v.decode() for k, v in self._all("state").items()}
 
-    def targets(self) -> dict[bytes, int]:
-        """Target topics known to take records, and the largest record in bytes each takes."""
-        return {k: int(v) for k, v in self._all("targets").items()}
+    def targets(self) -> dict[bytes, Target]:
+        """Target topics known to take records, and which ones."""
+        return {k: Target.parse(v) for k, v in self._all("targets").items()}
 
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look these target topics up before anything for them falls due."""
@@ -271,10 +272,11 @@ class Shard:
             rest=ids,
         )
 
-    def aside(self, *, count_max: int) -> list[Schedule]:
-        """Some of the rows set aside, at least one when there are any."""
-        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
-        return [unpack(i, packed) for i, packed in rows]
+    def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
+        """Some of the rows set aside, packed, and the cursor to look on from: 0 after the last."""
+        with answering():
+            found: Any = self.client.hscan(self.keys["aside"], cursor=cursor, count=count_max)
+        return int(found[0]), found[1]
 
     def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:
         """Put a row set aside back to pending, or another schedule `instead`, on the same shard."""
@@ -288,7 +290,7 @@ class Shard:
             id=admitted.id,
             due_ms=admitted.due_ms,
             packed_record=pack(admitted),
-            rejected_count=1 if instead else 0,
+            rejected_count=1 if instead and schedule.dialect != "rejected" else 0,
         )
 
     def wake(self) -> Wake:

@@ -4,7 +4,7 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 `due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> what it takes), `wanted` (set of targets nobody checked yet),
+`targets` (hash topic -> what it takes, see target.py), `wanted` (targets nobody checked yet),
 `batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`), `passed` (hash
 like `seen`: positions read past without a record there),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
@@ -30,6 +30,7 @@ from sendlater.pending.packing import pack, unpack
 from sendlater.pending.pages import look
 from sendlater.pending.scripts import script
 from sendlater.pending.shard import Batch, Shard
+from sendlater.pending.target import Target
 
 FENCE_ATTEMPTS_MAX = 10
 """Starts that race for one space before the slowest gives up."""
@@ -133,10 +134,10 @@ class Pending:
         for shard in self.shards:
             shard.mark("state", {"draining": owner}, word="draining")
 
-    def set_target(self, topic: str, record_bytes_max: int | None) -> None:
-        """Tell the tasks that a topic takes records up to a size, or (None) that it takes none."""
+    def set_target(self, topic: str, target: Target | None) -> None:
+        """Tell the tasks which records a topic takes, or (None) that it takes none."""
         for shard in self.shards:
-            told = "" if record_bytes_max is None else record_bytes_max
+            told = "" if target is None else str(target)
             shard.mark("targets", {topic: told})
 
     def draining(self, *, owner: int) -> bool:

@@ -11,14 +11,15 @@ from typing import Protocol
 
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Reason
+from sendlater.pending.target import Target
 from sendlater.pipeline.targets import LOOK_UP_ATTEMPTS_MAX, REFRESH_MS, REFUSED_MS, TICK_S
 
 
 class Looks(Protocol):
     """Who asks the broker."""
 
-    def look_up(self, topic: str) -> int | Reason | None:
-        """Bytes a topic takes, why it takes none, or None: ask again soon."""
+    def look_up(self, topic: str) -> Target | Reason | None:
+        """What a topic takes, why it takes nothing, or None: ask again soon."""
 
 
 class Answers:
@@ -26,7 +27,7 @@ class Answers:
 
     def __init__(self, topics: Looks, *, rejected_topic: str) -> None:
         self._topics, self._rejected = topics, rejected_topic.encode()
-        self._known: dict[bytes, tuple[int | Reason, float]] = {}
+        self._known: dict[bytes, tuple[Target | Reason, float]] = {}
         self._asked: set[bytes] = set()
         self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
@@ -41,8 +42,8 @@ class Answers:
             self._asked.add(topic)
             self._queue.put(topic)
 
-    def of(self, topic: bytes) -> int | Reason | None:
-        """Bytes it takes, why it takes none, or None: not known yet.
+    def of(self, topic: bytes) -> Target | Reason | None:
+        """What it takes, why it takes nothing, or None: not known yet.
 
         Raises BrokerUnavailable where it is the rejected topic that cannot be written.
         """
@@ -68,7 +69,7 @@ class Answers:
             self._known[topic] = (answer, time.monotonic() + trusted_ms / 1_000)
             self._asked.discard(topic)
 
-    def _look_up(self, topic: str) -> int | Reason:
+    def _look_up(self, topic: str) -> Target | Reason:
         for _ in range(LOOK_UP_ATTEMPTS_MAX):
             answer = self._topics.look_up(topic)
             if answer is not None:

@@ -12,6 +12,8 @@ from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_options import spark_options
 from sendlater.pipeline.source import Lane
 
+FRAMING_BYTES_MAX = 21
+"""By how much Kafka's producer overestimates a record (DefaultRecord.MAX_RECORD_OVERHEAD)."""
 OUTBOX_ROWS = 5
 """Rows the JVM gathers for the development outbox, a Python sink, before it hands them on."""
 
@@ -75,3 +77,8 @@ def producer_options(settings: Settings) -> dict[str, str]:
         "kafka.request.timeout.ms": "15000",
         **spark_options(settings),
     }
+
+
+def request_bytes_max(settings: Settings) -> int:
+    """Largest record that the producer sends, whatever its topic takes."""
+    return int(producer_options(settings)["kafka.max.request.size"]) - FRAMING_BYTES_MAX

@@ -23,13 +23,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from sendlater.buckets.progress import Committed, Place, Progress
 from sendlater.buckets.record import DRAIN, Waiting, parse
 from sendlater.clock import Clock, SystemClock
+from sendlater.errors import BrokerUnavailable
 from sendlater.limits import (
+    ADDED_BYTES_MAX,
     BATCH_COUNT_MAX,
     BUCKET_HELD_BYTES_MAX,
     BUCKET_HELD_COUNT_MAX,
     CLAIM_COUNT_MAX,
 )
 from sendlater.model import Reason
+from sendlater.pending.target import Target
 from sendlater.pipeline.answers import answers_of
 
 if TYPE_CHECKING:
@@ -228,8 +231,8 @@ class Asked(Protocol):
     def ask(self, topic: bytes) -> None:
         """It will be needed soon."""
 
-    def of(self, topic: bytes) -> int | Reason | None:
-        """Bytes it takes, why it takes none, or None: not known yet."""
+    def of(self, topic: bytes) -> Target | Reason | None:
+        """What it takes, why it takes nothing, or None: not known yet."""
 
 
 class HoldTask:
@@ -351,25 +354,33 @@ class HoldTask:
         answer = self.answers.of(row.topic)
         if answer is None:
             return None
-        if isinstance(answer, int) and row.bytes_count <= answer:
+        if isinstance(answer, Target):
+            clear = row.partition is None and (row.key is not None or not answer.compacted)
+            if clear and row.bytes_count + ADDED_BYTES_MAX <= answer.record_bytes_max:
+                return row
+        return self._measured(row, answer)
+
+    def _measured(self, row: Waiting, answer: Target | Reason) -> Waiting | None:
+        """The same for a row that stands out, or whose target takes nothing."""
+        from sendlater.pipeline.refusal import refusal, rejected
+
+        schedule, topic = row.as_schedule(), self.holding.rejected_topic
+        known = {schedule.record.topic: answer}
+        refused = refusal(schedule, known.get)
+        if refused is None:
             return row
-        return self._rejected(row, answer)
-
-    def _rejected(self, row: Waiting, answer: int | Reason) -> Waiting:
-        from sendlater.pipeline.targets import rejected_schedule
-
-        topic, size = row.topic.decode(), row.bytes_count
-        if isinstance(answer, int):
-            reason, detail = Reason.TOO_LARGE, f"target {topic!r} takes {answer} bytes, got {size}"
-        else:
-            reason, detail = answer, f"target {topic!r}: the broker says {answer.value}"
-        told = rejected_schedule(
-            row.as_schedule(), reason, detail, rejected_topic=self.holding.rejected_topic
-        )
+        takes = self.answers.of(topic.encode())
+        if takes is None:
+            return None
+        told = rejected(schedule, refused, {topic: takes}.get, rejected_topic=topic)
+        if told is None:
+            raise BrokerUnavailable(f"the rejected topic {topic!r} takes no rejected record")
         return row._replace(
             id=told.id,
             topic=told.record.topic.encode(),
             partition=None,
+            key=told.record.key,
+            value=told.record.value,
             headers=told.record.headers,
             dialect=told.dialect,
         )

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from sendlater.config import Settings
-from sendlater.dialects import names, stages
-from sendlater.dialects.sql import header, text
+from sendlater.dialects import stages
+from sendlater.dialects.decode import DONE
 from sendlater.limits import PARK_COUNT_MAX, PLAN_RECORDS_PER_TASK
 from sendlater.model import DUE_MS_MAX
 from sendlater.pending import Pending
@@ -61,8 +61,8 @@ def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) 
 def standing(read: DataFrame, *, tasks: int) -> DataFrame:
     """The record that stands under each id, from all records and in the same columns."""
     # The version that a tombstone of ours is about; null for every other record.
-    origin = f"split(CAST({header(text(names.ORIGIN))} AS STRING), '/')"
-    done = f"CASE WHEN value IS NULL THEN try_cast(get({origin}, 2) AS BIGINT) END"
+    offset = f"try_cast(substring_index({DONE}, '/', -1) AS BIGINT)"
+    done = f"CASE WHEN value IS NULL THEN {offset} END"
     last = "struct(timestamp, value, headers, offset)"
     newest = "struct(topic, partition, last, done)"
     marked = (

@@ -1,5 +1,6 @@
 """Kafka topics as the service sees them: its own, and the targets it has never heard of."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import (
@@ -19,11 +20,15 @@ from confluent_kafka.admin import (
 )
 
 from sendlater.config import isolation
+from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable
 from sendlater.model import Reason
+from sendlater.pending.target import Target
 
 REQUEST_S = 10.0
 """Longest wait for one answer of a broker."""
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics of the broker's own: listed as any other, but no producer may write to them."""
 CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
@@ -111,12 +116,14 @@ class KafkaTopics:
                 f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
             )
 
-    def look_up(self, topic: str) -> int | Reason | None:
-        """Largest record in bytes the topic takes; why it takes none; None: ask again soon.
+    def look_up(self, topic: str) -> Target | Reason | None:
+        """What the topic takes; why it takes nothing; None: ask again soon.
 
         A topic that is not there is asked for the way a producer does, so that a broker with
         auto.create.topics.enable creates it and one without does not.
         """
+        if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
+            return Reason.BAD_TARGET
         try:
             found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
         except KafkaException:
@@ -129,11 +136,17 @@ class KafkaTopics:
             return Reason.UNKNOWN_TOPIC
         if not self._may_write(topic):
             return Reason.NOT_AUTHORISED
-        return self._record_bytes_max(topic)
+        # A setting that the broker hides from us refuses nothing.
+        config = self.config(topic)
+        return Target(
+            record_bytes_max=int(config.get("max.message.bytes", 2**31)),
+            partitions=len(found.partitions),
+            compacted="compact" in config.get("cleanup.policy", ""),
+        )
 
     def _may_write(self, topic: str) -> bool:
-        """False only where the broker says so (KIP-430)."""
-        return self._may(AclOperation.WRITE, topic, untold=True)
+        """False where the broker says so (KIP-430), or for a topic of the broker's own."""
+        return topic not in INTERNAL and self._may(AclOperation.WRITE, topic, untold=True)
 
     def _may(self, operation: AclOperation, topic: str, *, untold: bool) -> bool:
         """Whether the broker lets us; `untold` where it does not answer."""
@@ -145,12 +158,3 @@ class KafkaTopics:
         except (KafkaException, ValueError):
             return untold
         return not allowed or operation in allowed or AclOperation.ALL in allowed
-
-    def _record_bytes_max(self, topic: str) -> int:
-        """`max.message.bytes`, less room for headers and framing; no limit where it is hidden."""
-        limit = self.config(topic).get("max.message.bytes")
-        return max(0, int(limit) - HEADROOM_BYTES) if limit else 2**31
-
-
-HEADROOM_BYTES = 4_096
-"""What a record batch adds to key and value: framing, and our headers."""

@@ -29,7 +29,7 @@ from sendlater.pipeline.rewriting import write_again
 from sendlater.pipeline.rows import to_arrow, unpack_columns
 
 CHECKSUM = "concat('#', crc32(coalesce(value, X'')))"
-REJECTED = "dialect = 'rejected'"
+REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
 
 _log = structlog.get_logger()
 _Row = tuple[bytes, int, str]

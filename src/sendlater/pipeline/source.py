@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX, WAIT_MS_MAX
-from sendlater.pending import Batch, Claim, Pending, Shard
+from sendlater.limits import (
+    ADDED_BYTES_MAX,
+    BATCH_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    CLAIM_COUNT_MAX,
+    WAIT_MS_MAX,
+)
+from sendlater.pending import Batch, Claim, Pending, Shard, Target
 from sendlater.pending.connect import connect
 from sendlater.pending.wake import Wake
 from sendlater.pipeline.told import Told
@@ -207,7 +213,7 @@ class ShardTask:
         self.ends_at = clock.elapsed_ms() + left_ms
         self.batch = Batch(lane.lane, lane.run, part.end_ms, part.number)
         self.attempt = uuid.uuid4().hex
-        self.targets: dict[bytes, int] = {}
+        self.targets: dict[bytes, Target] = {}
         self.targets_until_ms = 0
         self.told = Told(shard, clock)
 
@@ -274,7 +280,7 @@ class ShardTask:
         columns = unpack_columns(got.packed)
         ids = got.ids
         if self.lane.check_targets:
-            refused = self._refused(ids, columns)
+            refused = self._refused(got, columns)
             if refused:
                 self.shard.set_aside(self.batch, [ids[i] for i in refused])
                 keep = [i for i in range(len(ids)) if i not in refused]
@@ -289,16 +295,45 @@ class ShardTask:
         # After the yields, so that waiting for a busy JVM counts as late.
         self.told.delivered(ids, columns[0], columns[1])
 
-    def _refused(self, ids: list[bytes], columns: list[tuple[Any, ...]]) -> set[int]:
-        """Rows whose target topic is not known to take them; a copy of the list may be old."""
-        topics, keys, values = columns[1], columns[3], columns[4]
+    def _refused(self, got: Claim, columns: list[tuple[Any, ...]]) -> set[int]:
+        """Rows whose target topic is not known to take them; a copy of the list may be old.
+
+        A look at the claim as a whole clears nearly all; only a row that stands out is measured.
+        """
+        ids, packed = got.ids, got.packed
+        topics, partitions, keys, sources = columns[1], columns[2], columns[3], set(columns[7])
         now_ms = self.clock.now_ms()
         wanted = set(topics)
         if now_ms >= self.targets_until_ms or not wanted <= self.targets.keys():
             self.targets = self.shard.targets()
             self.targets_until_ms = now_ms + TARGETS_REFRESH_MS
-        smallest = min((self.targets.get(topic, -1) for topic in wanted), default=0)
-        sizes = [len(k or b"") + len(v or b"") for k, v in zip(keys, values, strict=True)]
-        if max(sizes) <= smallest:
+        known = self.targets
+        copies = {copy.encode() for topic in sources & known.keys() for copy in known[topic].copies}
+        given = [known[topic] for topic in (wanted | copies) & known.keys()]
+        # A record leaves with its id in three places at most.
+        bytes_max = min((target.record_bytes_max for target in given), default=0) - ADDED_BYTES_MAX
+        keyless = None in keys and any(target.compacted for target in given)
+        longest = max(map(len, packed)) + 3 * max(map(len, ids))
+        clear = longest <= bytes_max and not keyless and partitions.count(None) == len(ids)
+        if clear and wanted <= known.keys():
             return set()
-        return {i for i in range(len(ids)) if sizes[i] > self.targets.get(topics[i], -1)}
+
+        def stands_out(i: int) -> bool:
+            return (
+                len(packed[i]) + 3 * len(ids[i]) > bytes_max
+                or (keyless and keys[i] is None)
+                or (partitions[i] or 0) >= known[topics[i]].partitions
+            )
+
+        return {
+            i
+            for i, topic in enumerate(topics)
+            if topic not in known or (stands_out(i) and self._is_refused(ids[i], packed[i]))
+        }
+
+    def _is_refused(self, schedule_id: bytes, packed: bytes) -> bool:
+        from sendlater.pending.packing import unpack
+        from sendlater.pipeline.refusal import refusal
+
+        schedule = unpack(schedule_id, packed)
+        return refusal(schedule, lambda topic: self.targets.get(topic.encode())) is not None

@@ -1,22 +1,26 @@
 """Target topics: looked up before anything is delivered to them, so that one bad one hurts nobody.
 
-Spark's Kafka sink fails its whole query when a topic is missing, forbidden or too small for a
-record. So tasks deliver only to topics in the list kept here, and set the rest aside.
+Spark's Kafka sink fails its whole query when a topic is missing, forbidden or does not take a
+record. So tasks deliver only to topics in the list kept here, and set aside what does not fit.
 """
 
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import structlog
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.dialects import names
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.model import Reason, Record, Schedule
-from sendlater.pending import Pending
+from sendlater.limits import REJECTED_BYTES_MAX
+from sendlater.model import Reason, Schedule
+from sendlater.pending import Pending, Shard, Target
 from sendlater.pending.desk import tell
+from sendlater.pending.packing import unpack
+from sendlater.pipeline.delivery import request_bytes_max
 from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.refusal import refusal, rejected
 
 TICK_S = 0.1
 ASIDE_COUNT_MAX = 500
@@ -26,7 +30,10 @@ LOOK_UP_ATTEMPTS_MAX = 20
 REFRESH_MS = 30_000
 """How long a topic's answer is trusted; one deleted meanwhile is noticed then."""
 REFUSED_MS = 5_000
-"""How long a refusal is trusted, so that a topic created late is used soon."""
+"""How long a refusal is trusted, so that a topic created late is used soon; and how old an answer
+may be that a record is rejected for, as its topic may have grown since."""
+TELL_MS = 60_000
+"""Pause between two complaints about the same."""
 
 _log = structlog.get_logger()
 
@@ -47,27 +54,28 @@ class Targets:
         self._owner = owner
         self._clock = clock or SystemClock()
         history = (settings.history_topic,) if settings.history_topic else ()
-        self._after_delivery = (*settings.journals, *history) if settings.journals else ()
-        # A copy of what is delivered goes there; a topic smaller than the target would stop a lane.
-        self._history_bytes_max = 2**31
-        self._answers: dict[str, tuple[int | Reason, int]] = {}
-        self._attempts: dict[str, int] = {}
+        self._copies = {journal: (journal, *history) for journal in settings.journals}
+        after_delivery = (*settings.journals, *history) if settings.journals else ()
+        self._own = (*after_delivery, settings.rejected_topic)
+        self._request_bytes_max = request_bytes_max(settings)
+        self._answers: dict[str, tuple[Target | Reason, int]] = {}
+        """Answers, and when they were given."""
+        self._attempts: Counter[str] = Counter()
+        self._cursors = [0] * len(pending.shards)
+        self._told_ms: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
 
     def start(self) -> None:
-        """The rejected topic is known first; then keep going until `stop`.
+        """Own topics are known first; then keep going until `stop`.
 
         Raises BadSettings when the history topic or a journal takes nothing from us.
         """
         self._forget()
-        for topic in self._after_delivery:
-            answer = self._topics.look_up(topic)
-            if isinstance(answer, Reason):
+        for topic in self._own:
+            answer = self._answer(topic)
+            if isinstance(answer, Reason) and topic != self._settings.rejected_topic:
                 raise BadSettings(f"topic {topic!r} takes nothing from us: {answer.value}")
-            if answer is not None and topic == self._settings.history_topic:
-                self._history_bytes_max = answer
-        self._answer(self._settings.rejected_topic)
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,89 +100,92 @@ class Targets:
         for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
             if self._answer(topic) is None:
                 first.want([topic.encode()])
-        for shard in self._pending.shards:
-            for schedule in shard.aside(count_max=ASIDE_COUNT_MAX):
-                self._settle_aside(schedule)
+        for number, shard in enumerate(self._pending.shards):
+            self._cursors[number], rows = shard.aside(
+                count_max=ASIDE_COUNT_MAX, cursor=self._cursors[number]
+            )
+            for schedule_id, packed in rows.items():
+                self._look_at(shard, schedule_id, packed)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Ask again about topics in use; forget refusals, which are asked for when needed."""
         now_ms = self._clock.now_ms()
-        for topic, (answer, until_ms) in list(self._answers.items()):
-            if until_ms < now_ms and isinstance(answer, int):
+        for topic, (answer, asked_ms) in list(self._answers.items()):
+            if isinstance(answer, Target):
                 self._answer(topic)
+            elif now_ms >= asked_ms + REFUSED_MS and topic not in self._own:
+                del self._answers[topic]
+        for topic in self._own:
+            self._answer(topic)
 
-    def _settle_aside(self, schedule: Schedule) -> None:
-        """Back to pending when its target turned out well, rejected when not."""
-        answer = self._answer(schedule.record.topic)
-        shard = self._pending.shard_of(schedule.id)
-        if answer is None:
+    def _look_at(self, shard: Shard, schedule_id: bytes, packed: bytes) -> None:
+        """Settle a row set aside; one that cannot be settled must not keep the others there."""
+        try:
+            self._settle_aside(shard, unpack(schedule_id, packed))
+        except (Fenced, StoreUnavailable):
+            raise
+        except Exception as error:
+            self._complain("a row stays aside", id=schedule_id[:100], cause=repr(error)[:500])
+
+    def _settle_aside(self, shard: Shard, schedule: Schedule) -> None:
+        """Back to pending when its target turned out well, rejected when not.
+
+        Where the rejected topic takes nothing, it stays: somebody may mend the one or the other.
+        """
+        if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
             return
-        size = len(schedule.record.key or b"") + len(schedule.record.value or b"")
-        if isinstance(answer, int) and size > answer:
-            detail = f"target {schedule.record.topic!r} takes {answer} bytes, got {size}"
-            shard.readmit(
-                schedule,
-                owner=self._owner,
-                instead=self._rejected(schedule, Reason.TOO_LARGE, detail),
-            )
-        elif isinstance(answer, int):
+        refused = refusal(schedule, self._known)
+        if refused is None:
             shard.readmit(schedule, owner=self._owner)
-        else:
-            detail = f"target {schedule.record.topic!r}: the broker says {answer.value}"
-            shard.readmit(
-                schedule, owner=self._owner, instead=self._rejected(schedule, answer, detail)
-            )
+            return
+        topic = self._settings.rejected_topic
+        takes = self._answer(topic, trusted_ms=REFUSED_MS)
+        instead = None
+        if isinstance(takes, Target) and takes.record_bytes_max >= REJECTED_BYTES_MAX:
+            instead = rejected(schedule, refused, self._known, rejected_topic=topic)
+        if instead is None:
+            self._complain("the rejected topic takes nothing, rejected records wait", says=takes)
+            return
+        if schedule.dialect != "rejected":
+            tell(self._pending.shards[0], {f"rejected:{refused[0].value}": 1})
+        shard.readmit(schedule, owner=self._owner, instead=instead)
 
-    def _answer(self, topic: str) -> int | Reason | None:
+    def _known(self, topic: str) -> Target | Reason | None:
+        return self._answers[topic][0] if topic in self._answers else None
+
+    def _answer(self, topic: str, *, trusted_ms: int = REFRESH_MS) -> Target | Reason | None:
         """What is known of a topic, asked anew when too old; None while the broker is undecided."""
         now_ms = self._clock.now_ms()
-        known = self._answers.get(topic)
-        if known and now_ms < known[1]:
-            return known[0]
+        known, asked_ms = self._answers.get(topic, (None, 0))
+        if known and now_ms < asked_ms + (REFUSED_MS if isinstance(known, Reason) else trusted_ms):
+            return known
         answer = self._topics.look_up(topic)
-        if isinstance(answer, int):
-            answer = min(answer, self._history_bytes_max)
         if answer is None:
-            self._attempts[topic] = self._attempts.get(topic, 0) + 1
+            self._attempts[topic] += 1
             if self._attempts[topic] < LOOK_UP_ATTEMPTS_MAX:
                 return None
             answer = Reason.UNKNOWN_TOPIC
-        self._attempts.pop(topic, None)
-        good = isinstance(answer, int)
-        self._answers[topic] = (answer, now_ms + (REFRESH_MS if good else REFUSED_MS))
-        self._pending.set_target(topic, answer if isinstance(answer, int) else None)
-        if not good:
+        del self._attempts[topic]
+        if isinstance(answer, Target):
+            answer = replace(
+                answer,
+                record_bytes_max=min(answer.record_bytes_max, self._request_bytes_max),
+                copies=self._copies.get(topic, ()),
+            )
+        elif answer != known:
             _log.warning("target topic refused", topic=topic, reason=answer)
+        self._answers[topic] = (answer, now_ms)
+        self._pending.set_target(topic, answer if isinstance(answer, Target) else None)
         return answer
 
     def _forget(self) -> None:
         for topic in self._pending.shards[0].targets():
             self._pending.set_target(topic.decode(), None)
 
-    def _rejected(self, schedule: Schedule, reason: Reason, detail: str) -> Schedule:
-        tell(self._pending.shards[0], {f"rejected:{reason.value}": 1})
-        return rejected_schedule(
-            schedule, reason, detail, rejected_topic=self._settings.rejected_topic
-        )
-
-
-def rejected_schedule(
-    schedule: Schedule, reason: Reason, detail: str, *, rejected_topic: str
-) -> Schedule:
-    """The same record for the rejected topic, its id the place it was read from."""
-    origin = schedule.origin
-    assert origin is not None, "only intake writes schedules with unchecked targets"
-    place = f"{origin.topic}/{origin.partition}/{origin.position}"
-    headers = [
-        *schedule.record.headers,
-        (names.REJECTED, reason.value.encode()),
-        (names.REJECTED_DETAIL, detail.encode()),
-        (names.ORIGIN, place.encode()),
-        (names.ORIGIN_TIMESTAMP_MS, b"%d" % origin.timestamp_ms),
-        (names.REJECTED_TARGET, schedule.record.topic.encode()),
-        (names.REJECTED_ID, schedule.id),
-    ]
-    record = Record(
-        topic=rejected_topic,
-        key=schedule.record.key,
-        value=schedule.record.value,
-        headers=headers,
-    )
-    return replace(schedule, id=place.replace("/", "-").encode(), record=record, dialect="rejected")
+    def _complain(self, event: str, **told: object) -> None:
+        """Log what goes on until somebody mends it, but not for each row in each round."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._told_ms.get(event, now_ms - TELL_MS) + TELL_MS:
+            self._told_ms[event] = now_ms
+            _log.error(event, rejected_topic=self._settings.rejected_topic, **told)

@@ -98,7 +98,7 @@ local function newer(id, version)
     if not packed then
         return false
     end
-    local topic, partition, position = string.match(version, '^(.*)/(%d+)/(%d+)$')
+    local topic, partition, position = string.match(version, '^(.+)/(%d+)/(%d+)$')
     local tail = string.sub(packed, -#(topic or '') - 27)
     local at = topic and string.find(tail, topic, 1, true)
     while at do

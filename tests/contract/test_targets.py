@@ -1,0 +1,234 @@
+"""Rows set aside: settled one by one, whatever the rest of them is like; none is lost."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from sendlater.clock import FixedClock
+from sendlater.config import Inbox, Settings
+from sendlater.dialects import names
+from sendlater.errors import BadSettings
+from sendlater.limits import REJECTED_BYTES_MAX
+from sendlater.model import Origin, Reason, Record, Schedule
+from sendlater.pending import Batch, Pending, Target
+from sendlater.pending.packing import unpack
+from sendlater.pipeline.rows import unpack_columns
+from sendlater.pipeline.source import Lane, _ShardTask
+from sendlater.pipeline.targets import ASIDE_COUNT_MAX, REFRESH_MS, REFUSED_MS, Targets
+
+ROOMY = Target(record_bytes_max=1_000_000, partitions=2)
+SHARDS = 2
+
+
+class Broker:
+    """Says of topics what the test wants."""
+
+    def __init__(self, **topics):
+        self.topics = {"bad": ROOMY, "out": ROOMY, **topics}
+
+    def look_up(self, topic):
+        return self.topics.get(topic, Reason.UNKNOWN_TOPIC)
+
+
+class Here:
+    """A space, its targets, and a lane that claims with a clock that the test moves."""
+
+    def __init__(self, redis_url, space, broker, **settings):
+        settings = {"inboxes": (Inbox(topic="in"),), **settings}
+        settings |= {"rejected_topic": "bad", "bootstrap_servers": "nobody:1"}
+        self.broker, self.clock = broker, FixedClock(10_000)
+        self.pending = Pending.open(redis_url, space=space, shards=SHARDS)
+        self.owner = self.pending.fence()
+        self.run = self.pending.open_lane(0, owner=self.owner)
+        self.targets = Targets(
+            self.pending, broker, Settings(**settings), owner=self.owner, clock=self.clock
+        )
+        numbers = {"window_ms": 1, "idle_window_ms": 1, "poll_ms": 1, "standby_poll_ms": 1}
+        self.lane = Lane(
+            redis_url=redis_url,
+            space=space,
+            shards=SHARDS,
+            owner=self.owner,
+            lane=0,
+            lanes=1,
+            run=self.run,
+            claim_count=1_000,
+            check_targets=True,
+            **numbers,
+        )
+
+    def start(self):
+        """The thread is not needed: a test has its rounds one by one."""
+        self.targets.start()
+        self.targets.stop()
+        self.pending.shards[0].want([b"out"])
+        self.targets.tick()
+
+    def put(self, schedule_id, *, origin=None, due_ms=1, **record):
+        record = {"topic": "out", "key": b"k", "value": b"v", **record}
+        self.pending.put(
+            Schedule(id=schedule_id, due_ms=due_ms, record=Record(**record), origin=origin)
+        )
+
+    def deliver(self):
+        """One batch: what a lane would have handed to the producer, the rest set aside."""
+        batch = Batch(0, self.run, self.clock.now_ms())
+        sent = []
+        for shard in self.pending.shards:
+            task = _ShardTask(self.lane, shard, None, batch.end_ms, self.clock)
+            while (
+                got := shard.claim(batch, owner=self.owner, now_ms=batch.end_ms, count_max=1_000)
+            ).ids:
+                refused = task._refused(got, unpack_columns(got.packed))
+                rows = list(zip(got.ids, got.packed, strict=True))
+                shard.set_aside(batch, [rows[i][0] for i in refused])
+                sent += [unpack(*row) for i, row in enumerate(rows) if i not in refused]
+            shard.settle(batch.name)
+        return sent
+
+    def aside(self):
+        return sum(self.pending.client.hlen(s.keys["aside"]) for s in self.pending.shards)
+
+
+@pytest.fixture
+def here(redis_url, space):
+    here = Here(redis_url, space, Broker())
+    here.start()
+    return here
+
+
+def details(schedule):
+    return dict(schedule.record.headers)
+
+
+def test_a_row_without_an_origin_is_rejected_as_any_other(here):
+    """It was written directly, by a door without Kafka."""
+    here.put(b"x" * 600, topic="nowhere")
+    here.put(b"good")
+    assert [s.id for s in here.deliver()] == [b"good"]
+    here.targets.tick()
+    rejected = {details(s)[names.REJECTED_ID]: s for s in here.deliver()}
+    assert {s.record.topic for s in rejected.values()} == {"bad"}
+    assert details(rejected[b"x" * 512])[names.REJECTED] == b"unknown-topic"
+    assert here.pending.counts()["rejected"] == 1
+    assert here.aside() == 0
+
+
+def test_a_row_that_cannot_be_read_keeps_nobody_there(here):
+    for shard in here.pending.shards:
+        here.pending.client.hset(shard.keys["aside"], b"broken", b"\xc1")
+    for n in range(20):
+        here.put(b"%d" % n, topic="nowhere")
+    here.deliver()
+    with capture_logs() as logs:
+        for _ in range(3):
+            here.targets.tick()
+    assert len(here.deliver()) == 20
+    assert here.aside() == SHARDS, "what nobody can read is kept"
+    assert [log["event"] for log in logs].count("a row stays aside") == 1
+
+
+def test_what_the_rejected_topic_does_not_take_waits_and_comes_once(redis_url, space):
+    """It neither grows nor goes round, and what is good passes it."""
+    tiny = Target(record_bytes_max=100, partitions=1)
+    here = Here(redis_url, space, Broker(bad=Reason.UNKNOWN_TOPIC))
+    here.start()
+    count = 2 * ASIDE_COUNT_MAX
+    for n in range(count):
+        here.put(b"bad-%d" % n, topic="nowhere")
+    here.put(b"late", topic="new")
+    assert here.deliver() == []
+    here.broker.topics["new"] = ROOMY
+    with capture_logs() as logs:
+        for _ in range(50):
+            here.targets.tick()
+        assert [s.id for s in here.deliver()] == [b"late"]
+        here.broker.topics["bad"] = tiny
+        here.clock.advance(REFUSED_MS)
+        here.targets.tick()
+        assert here.deliver() == []
+    waits = [log for log in logs if "rejected records wait" in log["event"]]
+    assert len(waits) == 1
+    here.broker.topics["bad"] = Target(REJECTED_BYTES_MAX, 1)
+    here.clock.advance(REFUSED_MS)
+    for _ in range(50):
+        here.targets.tick()
+    rejected = here.deliver()
+    assert len({details(s)[names.REJECTED_ID] for s in rejected}) == len(rejected) == count
+    assert {len(s.record.headers) for s in rejected} == {4}
+    assert here.aside() == 0
+
+
+def test_a_rejected_record_too_large_for_its_topic_is_cut_not_rejected_again(redis_url, space):
+    here = Here(redis_url, space, Broker(bad=Target(10_000, 1)))
+    here.start()
+    origin = Origin(topic="in", partition=0, position=7, timestamp_ms=-1)
+    headers = [(f"h{n}", b"x" * 100) for n in range(1_000)]
+    here.put(b"large", topic="nowhere", origin=origin, headers=headers)
+    here.deliver()
+    here.targets.tick()
+    here.broker.topics["bad"] = Target(REJECTED_BYTES_MAX, 1)
+    here.clock.advance(REFRESH_MS)
+    here.targets.tick()
+    (told,) = here.deliver()
+    assert told.id == b"in-0-7"
+    assert len(told.record.headers) == 6
+    assert b"left out: 1000 headers of" in details(told)[names.REJECTED_DETAIL]
+
+
+def test_partitions_and_sizes_are_looked_at_before_and_growth_is_noticed(here):
+    here.put(b"beyond", partition=2)
+    here.put(b"within", partition=1)
+    here.put(b"huge", headers=[("h", b"x" * 1_000_000)])
+    assert [s.id for s in here.deliver()] == [b"within"]
+    here.targets.tick()
+    rejected = {details(s)[names.REJECTED_ID]: details(s) for s in here.deliver()}
+    assert rejected[b"beyond"][names.REJECTED] == b"bad-target"
+    assert rejected[b"huge"][names.REJECTED] == b"too-large"
+
+    # Nobody is rejected for an answer that is getting old, and lanes hear of a new one.
+    here.broker.topics["out"] = Target(2_000_000, 3)
+    here.clock.advance(REFUSED_MS)
+    here.put(b"beyond", partition=2)
+    here.deliver()
+    here.targets.tick()
+    assert [s.id for s in here.deliver()] == [b"beyond"]
+    here.broker.topics["out"] = Target(2_000_000, 4)
+    here.clock.advance(REFRESH_MS)
+    here.targets.tick()
+    here.put(b"beyond", partition=3)
+    assert [s.id for s in here.deliver()] == [b"beyond"]
+
+
+def test_a_compacted_target_takes_no_null_key(redis_url, space):
+    here = Here(redis_url, space, Broker(out=Target(1_000_000, 2, compacted=True)))
+    here.start()
+    here.put(b"keyless", key=None)
+    here.put(b"empty", key=b"")
+    assert [s.id for s in here.deliver()] == [b"empty"]
+    here.targets.tick()
+    (told,) = here.deliver()
+    assert details(told)[names.REJECTED] == b"no-key"
+
+
+def test_copies_of_a_journal_are_looked_at_before(redis_url, space):
+    """The tombstone, and the record on the history topic."""
+    small = Target(record_bytes_max=2_000, partitions=2)
+    settings = {"inboxes": (Inbox(topic="in", journal=True),), "history_topic": "history"}
+    here = Here(redis_url, space, Broker(**{"in": ROOMY, "history": small}), **settings)
+    here.start()
+    origin = Origin(topic="in", partition=0, position=7, timestamp_ms=1)
+    here.put(b"journalled", value=b"x" * 2_000, origin=origin)
+    here.put(b"plain", value=b"x" * 2_000)
+    assert [s.id for s in here.deliver()] == [b"plain"]
+    here.targets.tick()
+    (told,) = here.deliver()
+    assert b"'history'" in details(told)[names.REJECTED_DETAIL]
+
+
+@pytest.mark.parametrize("missing", ["in", "history"])
+def test_a_start_without_a_journal_or_its_history_is_refused(redis_url, space, missing):
+    settings = {"inboxes": (Inbox(topic="in", journal=True),), "history_topic": "history"}
+    topics = {"in": ROOMY, "history": ROOMY, missing: Reason.NOT_AUTHORISED}
+    here = Here(redis_url, space, Broker(**topics), **settings)
+    with pytest.raises(BadSettings, match="not-authorised"):
+        here.targets.start()

@@ -16,6 +16,8 @@ PARK_COUNT_MAX = 500
 """Most schedules in one park call: bounds how long one script holds Redis."""
 WATERMARK_LOOKS_MAX = 1_000
 """Most questions about the ends of inboxes that wait until intake has come so far."""
+RESCUE_COUNT_MAX = 20_000
+"""Most rows of a failed batch that are delivered one by one before its lane starts again."""
 RELEASE_COUNT_MAX = 500
 """Most schedules one release call puts back."""
 BATCH_COUNT_MAX = 250_000

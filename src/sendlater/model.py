@@ -54,6 +54,7 @@ class Reason(StrEnum):
     UNKNOWN_TOPIC = "unknown-topic"
     NOT_AUTHORISED = "not-authorised"
     CANNOT_CANCEL = "cannot-cancel"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

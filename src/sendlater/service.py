@@ -34,6 +34,7 @@ from sendlater.pipeline.journal import Ends
 from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.own_topics import inbox_ends, own_kafka_topics, own_redis_topics
 from sendlater.pipeline.recovery import Recovery, warm_up
+from sendlater.pipeline.rescue import Rescue
 from sendlater.pipeline.rewriting import bury_surplus, rescue_overtaken
 from sendlater.pipeline.session import start_session
 from sendlater.pipeline.source import Lane
@@ -281,15 +282,10 @@ class Service:
         self._lost = False
 
     def _end_queries(self) -> None:
-        if self._targets is not None:
-            self._targets.stop()
-            self._targets = None
-        if self._horizon is not None:
-            self._horizon.stop()
-            self._horizon = None
-        if self._watermark is not None:
-            self._watermark.stop()
-            self._watermark = None
+        for part in (self._targets, self._horizon, self._watermark):
+            if part is not None:
+                part.stop()
+        self._targets = self._horizon = self._watermark = None
         for worker in self._workers:
             if worker.query is not None and worker.query.isActive:
                 worker.query.stop()
@@ -307,6 +303,9 @@ class Service:
         self._look_for_restart()
         if self._recovery is not None:
             self._recovery.settle(owner=self.owner, lane=worker.lane)
+        if worker.refused and self._targets is not None:
+            worker.refused = False
+            Rescue(settings, self.pending, self._targets, owner=self.owner).deliver(worker.lane)
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
         lane = Lane.of(
             settings,

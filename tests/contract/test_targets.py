@@ -12,7 +12,7 @@ from sendlater.model import Origin, Reason, Record, Schedule
 from sendlater.pending import Batch, Pending, Target
 from sendlater.pending.packing import unpack
 from sendlater.pipeline.rows import unpack_columns
-from sendlater.pipeline.source import Lane, _ShardTask
+from sendlater.pipeline.source import Lane, ShardSlice, ShardTask
 from sendlater.pipeline.targets import ASIDE_COUNT_MAX, REFRESH_MS, REFUSED_MS, Targets
 
 ROOMY = Target(record_bytes_max=1_000_000, partitions=2)
@@ -39,6 +39,7 @@ class Here:
         self.pending = Pending.open(redis_url, space=space, shards=SHARDS)
         self.owner = self.pending.fence()
         self.run = self.pending.open_lane(0, owner=self.owner)
+        self.batches = 0
         self.targets = Targets(
             self.pending, broker, Settings(**settings), owner=self.owner, clock=self.clock
         )
@@ -71,10 +72,11 @@ class Here:
 
     def deliver(self):
         """One batch: what a lane would have handed to the producer, the rest set aside."""
-        batch = Batch(0, self.run, self.clock.now_ms())
+        self.batches += 1
+        batch = Batch(0, self.run, self.clock.now_ms(), self.batches)
         sent = []
         for shard in self.pending.shards:
-            task = _ShardTask(self.lane, shard, None, batch.end_ms, self.clock)
+            task = ShardTask(self.lane, shard, None, self.part(shard, batch), self.clock)
             while (
                 got := shard.claim(batch, owner=self.owner, now_ms=batch.end_ms, count_max=1_000)
             ).ids:
@@ -84,6 +86,9 @@ class Here:
                 sent += [unpack(*row) for i, row in enumerate(rows) if i not in refused]
             shard.settle(batch.name)
         return sent
+
+    def part(self, shard, batch):
+        return ShardSlice(shard.number, batch.end_ms, batch.number, 2_000)
 
     def aside(self):
         return sum(self.pending.client.hlen(s.keys["aside"]) for s in self.pending.shards)

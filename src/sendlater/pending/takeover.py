@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
@@ -16,7 +16,7 @@ from sendlater.limits import RELEASE_COUNT_MAX
 from sendlater.pending.connect import connect
 from sendlater.pending.packing import unpack
 from sendlater.pending.scripts import script
-from sendlater.pending.shard import Shard
+from sendlater.pending.shard import OVERTAKEN, Batch, Shard
 from sendlater.pending.store import Pending
 
 STANDBY_WATCH_S = 0.25
@@ -123,7 +123,12 @@ class Unsettled:
     @property
     def end_ms(self) -> int:
         """When the batch was to end."""
-        return int(self.name.rpartition(":")[2])
+        return Batch.named(self.name).end_ms
+
+    def standing(self) -> "Unsettled":
+        """The same without rows whose id was written again or cancelled since."""
+        rows = [row for row in zip(self.ids, self.packed, strict=True) if row[1][0] != OVERTAKEN]
+        return replace(self, ids=[i for i, _ in rows], packed=[p for _, p in rows])
 
 
 def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettled]:

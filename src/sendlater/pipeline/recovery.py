@@ -192,7 +192,7 @@ class Recovery:
             torn = {
                 self._row(s): s
                 for b in batches
-                for s in _schedules(b)
+                for s in _schedules(b.standing())
                 if self._row(s) in found.torn
             }
             write_again(self._settings, torn.values())

@@ -60,6 +60,7 @@ class Targets:
         self._request_bytes_max = request_bytes_max(settings)
         self._answers: dict[str, tuple[Target | Reason, int]] = {}
         """Answers, and when they were given."""
+        self._doubted: set[str] = set()
         self._attempts: Counter[str] = Counter()
         self._cursors = [0] * len(pending.shards)
         self._told_ms: dict[str, int] = {}
@@ -135,7 +136,7 @@ class Targets:
         """
         if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
             return
-        refused = refusal(schedule, self._known)
+        refused = refusal(schedule, self.known)
         if refused is None:
             shard.readmit(schedule, owner=self._owner)
             return
@@ -143,7 +144,7 @@ class Targets:
         takes = self._answer(topic, trusted_ms=REFUSED_MS)
         instead = None
         if isinstance(takes, Target) and takes.record_bytes_max >= REJECTED_BYTES_MAX:
-            instead = rejected(schedule, refused, self._known, rejected_topic=topic)
+            instead = rejected(schedule, refused, self.known, rejected_topic=topic)
         if instead is None:
             self._complain("the rejected topic takes nothing, rejected records wait", says=takes)
             return
@@ -151,12 +152,20 @@ class Targets:
             tell(self._pending.shards[0], {f"rejected:{refused[0].value}": 1})
         shard.readmit(schedule, owner=self._owner, instead=instead)
 
-    def _known(self, topic: str) -> Target | Reason | None:
+    def copies_of(self, schedule: Schedule) -> tuple[str, ...]:
+        """Where copies of a schedule's delivery go: its journal, and the history topic if any."""
+        return self._copies.get(schedule.origin.topic, ()) if schedule.origin else ()
+
+    def known(self, topic: str) -> Target | Reason | None:
+        """What is known of a topic: what it takes, why it takes nothing, or nothing at all."""
         return self._answers[topic][0] if topic in self._answers else None
 
     def _answer(self, topic: str, *, trusted_ms: int = REFRESH_MS) -> Target | Reason | None:
         """What is known of a topic, asked anew when too old; None while the broker is undecided."""
         now_ms = self._clock.now_ms()
+        if topic in self._doubted:
+            self._doubted.discard(topic)
+            self._answers.pop(topic, None)
         known, asked_ms = self._answers.get(topic, (None, 0))
         if known and now_ms < asked_ms + (REFUSED_MS if isinstance(known, Reason) else trusted_ms):
             return known
@@ -178,6 +187,11 @@ class Targets:
         self._answers[topic] = (answer, now_ms)
         self._pending.set_target(topic, answer if isinstance(answer, Target) else None)
         return answer
+
+    def doubt(self, topic: str) -> None:
+        """Something was not taken there: what is known of it is asked anew before anything goes."""
+        self._doubted.add(topic)
+        self._pending.set_target(topic, None)
 
     def _forget(self) -> None:
         for topic in self._pending.shards[0].targets():

@@ -13,6 +13,8 @@ from sendlater.errors import Fenced
 
 RESTART_DELAY_S = 0.5
 """Pause before the first restart of a failed query; doubled each time after."""
+KAFKAS = "org.apache.kafka.common."
+"""What is in the error of a query that Kafka has ended."""
 HEALTHY_S = 30.0
 """A query that ran this long has its restart delay forgotten."""
 FIRST_BATCH_S = 30.0
@@ -51,6 +53,8 @@ class Worker:
     next_s: float = 0.0
     run: int = 0
     lane: int | None = None
+    refused: bool = False
+    """Whether Kafka has ended it: a record may be in its batch that no broker takes."""
 
     def begin(self) -> None:
         """Start it, once more or for the first time."""
@@ -82,7 +86,9 @@ class Worker:
                     self.delay_s = RESTART_DELAY_S
                 return
             ended()
-            _log.error("query failed", query=self.name, cause=cause(self.query))
+            told = cause(self.query)
+            self.refused = KAFKAS in str(self.query.exception())
+            _log.error("query failed", query=self.name, cause=told)
             self.query = None
             self.next_s = now_s + self.delay_s
             self.delay_s = min(2 * self.delay_s, delay_s_max)

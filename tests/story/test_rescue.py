@@ -1,0 +1,67 @@
+"""A target that changes its mind: what its broker refuses at the last moment hurts nobody else."""
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from installation import Installation, now_ms
+from ledger import Reader, create_topics
+from servers import wait_until
+
+pytestmark = pytest.mark.story
+
+
+@pytest.fixture(scope="module")
+def here(kafka, redis_url, tmp_path_factory):
+    installation = Installation(kafka, redis_url, tmp_path_factory.mktemp("rescue"))
+    with installation.service.start():
+        for reader in installation.readers.values():
+            reader.__enter__()
+        yield installation
+        for reader in installation.readers.values():
+            reader.__exit__()
+
+
+def set_config(kafka, topic, name, value):
+    """Behind the service's back: it looks at a topic's settings every half minute only."""
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        topic,
+        incremental_configs=[
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET),
+        ],
+    )
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+def test_what_the_broker_refuses_is_rejected_in_its_words_and_the_rest_arrives(here, kafka):
+    odd = f"odd-{here.name}"
+    create_topics(kafka, odd)
+    here.schedule(b"first", key=b"first", target=odd, headers=[("scheduler-target-key", b"k")])
+    rejected = here.readers[here.rejected]
+    with Reader(kafka, odd) as reader:
+        wait_until(lambda: reader.messages, "the target is known and good", timeout_s=60)
+    due_ms = now_ms() + 8_000
+    for n in range(20):
+        here.schedule(b"%d" % n, key=b"good-%d" % n, when=("sendlater-due-ms", str(due_ms + n)))
+    # Without a target key: from now on the topic takes none of those.
+    here.schedule(b"bad", key=b"bad", target=odd, when=("sendlater-due-ms", str(due_ms + 5)))
+    set_config(kafka, odd, "cleanup.policy", "compact")
+
+    def refused():
+        return [m for m in rejected.messages if m.value() == b"bad"]
+
+    [message] = wait_until(refused, "the culprit is on the rejected topic", timeout_s=60)
+    told = dict(message.headers())
+    assert told["sendlater-rejected"] == b"refused"
+    assert b"the broker says" in told["sendlater-rejected-detail"]
+    for n in range(20):
+        here.arrival(b"good-%d" % n)
+    assert [len(here.arrivals(here.target, b"good-%d" % n)) for n in range(20)] == [1] * 20
+    assert len(refused()) == 1

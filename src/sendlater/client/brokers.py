@@ -291,8 +291,17 @@ def arrived(message: Any) -> Arrived:
         message.timestamp()[1],
         message.key(),
         message.value(),
-        message.headers() or [],
+        headers_of(message),
     )
+
+
+def headers_of(message: Any) -> Headers:
+    """The headers of what confluent-kafka calls a Message; none where a name is no UTF-8, which
+    that client cannot tell: one such record must not end who reads the topic."""
+    try:
+        return message.headers() or []
+    except (SystemError, UnicodeDecodeError):
+        return []
 
 
 class RedisBroker:

@@ -65,16 +65,18 @@ class Progress:
         self.group = group
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
         self._options = quiet | dict(client_options)
+        # Asks for offsets, and never joins: the admin client's question for them crashes librdkafka
+        # while a group's coordinator loads or moves.
+        self._consumer = Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
         self._admin = AdminClient(self._options)
         self._isolation = isolation(client_options)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
         """Of those that were ever committed, and have not expired."""
-        asked = ConsumerGroupTopicPartitions(self.group, [TopicPartition(*p) for p in places])
+        asked = [TopicPartition(*place) for place in places]
 
         def ask() -> dict[Place, Committed]:
-            future = self._admin.list_consumer_group_offsets([asked])[self.group]
-            found = future.result(REQUEST_S).topic_partitions
+            found = self._consumer.committed(asked, timeout=REQUEST_S)
             for one in found:
                 if one.error is not None:
                     raise KafkaException(one.error)

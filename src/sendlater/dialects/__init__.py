@@ -5,7 +5,7 @@ cancels. `envelope` (S0): the value is JSON `{"topic", "message", "countdown"}`.
 """
 
 from sendlater.dialects.decode import SPARK_SETTINGS, stages
-from sendlater.dialects.deliver import delivered_headers, delivered_stages
+from sendlater.dialects.deliver import delivered_headers, delivered_stages, fingerprint
 from sendlater.dialects.encode import (
     encode_again,
     encode_cancel,
@@ -25,6 +25,7 @@ __all__ = [
     "encode_envelope",
     "encode_headers",
     "encode_tombstone",
+    "fingerprint",
     "instant_ms",
     "stages",
 ]

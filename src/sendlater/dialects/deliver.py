@@ -38,6 +38,16 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
     return f"concat(coalesce(headers, array()), {added})"
 
 
+def fingerprint(key: str, value: str, headers: str) -> str:
+    """A digest of a whole record, as text; what is null is told from what is empty.
+
+    Of what falls due (with `delivered_headers`) it is that of the record found on its topic.
+    """
+    # A null adds nothing to a hash, so each has a word of its own.
+    told = f"transform({headers}, h -> struct(h.key, h.value IS NULL, h.value))"
+    return f"concat('#', xxhash64({key} IS NULL, {key}, {value} IS NULL, {value}, {told}))"
+
+
 def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str]]:
     """Lists for selectExpr, from rows that fall due to topic, partition, key, value, headers.
 

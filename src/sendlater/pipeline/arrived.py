@@ -9,11 +9,12 @@ from sendlater.buckets.ladder import Ladder
 from sendlater.buckets.progress import Progress
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
+from sendlater.dialects import delivered_headers, fingerprint
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS
 from sendlater.pipeline.buckets import read
 from sendlater.pipeline.holder import Offsets, Standing
 from sendlater.pipeline.kafka_topics import KafkaTopics
-from sendlater.pipeline.recovery import CHECKSUM, deliveries, readable_topics
+from sendlater.pipeline.recovery import deliveries, readable_topics
 
 _log = structlog.get_logger()
 
@@ -28,7 +29,7 @@ def arrived(
 ) -> Offsets:
     """Offsets of bucket 0, per partition, that were delivered after the last batch that counts.
 
-    A delivery is known by its id, its due time and a checksum of its payload; a rejected record by
+    A delivery is known by its id, its due time and a digest of all it carries; a rejected record by
     the place it was read from. Raises what Spark and Kafka raise where this cannot be told.
     """
     places = ladder.places(0)
@@ -42,15 +43,23 @@ def arrived(
     rows = (
         read(spark, settings, {p: (starts[p], ends[p]) for p in places})
         .filter("key IS NOT NULL AND headers[0].key = 'schedule'")
-        .selectExpr("partition", "offset", "key AS id", "value", f"{control} AS told")
+        .selectExpr("partition", "offset", "key AS id", "value", "headers", f"{control} AS told")
         .selectExpr(
-            "*",
+            *("partition", "offset", "id", "value"),
+            "headers[1].value AS key",
+            "slice(headers, 3, size(headers)) AS headers",
             "CAST(told[0] AS BIGINT) AS due_ms",
+            "told[1] AS dialect",
+            "told[2] AS origin_topic",
+            "CAST(told[5] AS BIGINT) AS origin_timestamp_ms",
             "told[6] AS topic",
-            f"array({CHECKSUM}, concat_ws('/', told[2], told[3], told[4])) AS versions",
+            "concat_ws('/', told[2], told[3], told[4]) AS place",
         )
-        .filter(f"due_ms <= {SystemClock().now_ms()}L AND told[2] <> '{ladder.topic(0)}'")
-        .drop("value", "told")
+        .filter(f"due_ms <= {SystemClock().now_ms()}L AND origin_topic <> '{ladder.topic(0)}'")
+        .selectExpr(
+            *("partition", "offset", "id", "due_ms", "topic"),
+            f"array({fingerprint('key', 'value', delivered_headers())}, place) AS versions",
+        )
         .cache()
     )
     try:

@@ -5,15 +5,15 @@ that unsettled rows go to, from the earliest claim on, and tells which rows are 
 """
 
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.config import Settings
-from sendlater.dialects import delivered_stages, names, stages
+from sendlater.dialects import delivered_headers, delivered_stages, fingerprint, names, stages
 from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import Fenced
@@ -21,6 +21,7 @@ from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.pending import Pending
 from sendlater.pending.packing import unpack
+from sendlater.pending.shard import OVERTAKEN
 from sendlater.pending.takeover import Unsettled, settle_some, unsettled
 from sendlater.pipeline.delivery import producer_options
 from sendlater.pipeline.kafka_options import reader_options
@@ -28,23 +29,28 @@ from sendlater.pipeline.kafka_topics import KafkaTopics
 from sendlater.pipeline.rewriting import write_again
 from sendlater.pipeline.rows import to_arrow, unpack_columns
 
-CHECKSUM = "concat('#', crc32(coalesce(value, X'')))"
 REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
 
 _log = structlog.get_logger()
-_Row = tuple[bytes, int, str]
-"""Id, due_ms and version: what a delivery is known by. The version is the place it was read from,
-where deliveries tell it (journals, rejected records); otherwise a checksum of the payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row that nobody has settled."""
+
+    batch: Unsettled
+    packed: bytes
+    schedule: Schedule
 
 
 @dataclass(slots=True)
 class Found:
-    """What became of unsettled rows."""
+    """What became of unsettled rows, by their numbers."""
 
-    arrived: set[_Row] = field(default_factory=set)
-    owed: set[_Row] = field(default_factory=set)
+    arrived: set[int] = field(default_factory=set)
+    owed: set[int] = field(default_factory=set)
     """Arrived, but tombstone or history is missing."""
-    torn: set[_Row] = field(default_factory=set)
+    torn: set[int] = field(default_factory=set)
     """Not arrived, but the tombstone is there: it would cancel them when it is read back."""
 
 
@@ -85,82 +91,80 @@ class Recovery:
         batches = list(unsettled(self._pending, lane=lane))
         if not batches:
             return 0
+        rows = [
+            _Row(batch, packed, unpack(schedule_id, packed))
+            for batch in batches
+            for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
+        ]
         try:
-            found = self._look_up(batches)
-            self._repair(batches, found)
+            since_ms = _since_ms(rows)
+            found = self._look_up(rows, since_ms)
+            self._repair(rows, found, since_ms)
             done = found.arrived | found.torn
             for batch in batches:
-                ids = [s.id for s in _schedules(batch) if self._row(s) in done]
+                ids = [r.schedule.id for n, r in enumerate(rows) if n in done and r.batch is batch]
                 settle_some(batch, ids, owner=owner)
         except Fenced:
             raise
         except Exception as error:
             _log.error(
                 "unsettled deliveries cannot be looked up; they are delivered again",
-                rows=sum(len(batch.ids) for batch in batches),
+                rows=len(rows),
                 cause=str(error)[:500],
             )
             return 0
-        total = sum(len(batch.ids) for batch in batches)
         _log.warning(
             "unsettled deliveries looked up",
-            rows=total,
+            rows=len(rows),
             arrived=len(found.arrived),
-            again=total - len(found.arrived),
+            again=len(rows) - len(found.arrived),
         )
         return len(done)
 
-    def _look_up(self, batches: Sequence[Unsettled]) -> Found:
-        schedules = [schedule for batch in batches for schedule in _schedules(batch)]
+    def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
+        schedules = [row.schedule for row in rows]
         readable = readable_topics(self._topics, {s.record.topic for s in schedules})
-        rows = self._frame(batches).selectExpr("id", "due_ms", f"{self._version()} AS version")
-        after = self._after_delivery(schedules)
-        topics = sorted(readable | after)
+        topics = sorted(readable | self._after_delivery(schedules))
         if not topics:
             return Found()
-        from_ms = min(
-            max(min(s.due_ms for s in _schedules(b)), b.end_ms - RECOVERY_LOOK_BACK_MS)
-            for b in batches
+        there = deliveries(self._spark, self._settings, topics, from_ms=since_ms)
+        asked = self._frame(rows).selectExpr(
+            "number", "id", "due_ms", f"{self._version()} AS version"
         )
-        there = deliveries(
-            self._spark, self._settings, topics, from_ms=from_ms - RECOVERY_CLOCK_SKEW_MS
-        )
-        hits = rows.join(there, ["id", "due_ms", "version"]).distinct().collect()
-        at: dict[_Row, set[tuple[str, bool]]] = {}
-        for hit in hits:
-            row = (bytes(hit["id"]), hit["due_ms"], hit["version"])
-            at.setdefault(row, set()).add((hit["topic"], hit["deleted"]))
+        hits = asked.join(there, ["id", "due_ms", "version"])
+        at: dict[int, set[tuple[str, bool]]] = {}
+        for hit in hits.select("number", "topic", "deleted").distinct().collect():
+            at.setdefault(hit["number"], set()).add((hit["topic"], hit["deleted"]))
         found = Found()
-        for schedule in schedules:
-            self._judge(schedule, at.get(self._row(schedule), set()), found)
+        for number, schedule in enumerate(schedules):
+            self._judge(number, schedule, at.get(number, set()), found)
         return found
 
     def _version(self) -> str:
-        """The version of unsettled rows as Spark SQL; the same as `_row` in Python."""
+        """What tells an unsettled row from others of its id and due time, as Spark SQL.
+
+        The place it was read from where deliveries tell it (journals, rejected records); otherwise
+        a digest of all that is delivered.
+        """
         journals = self._settings.journals
         told = f"{REJECTED} OR origin_topic IN {texts(journals)}" if journals else REJECTED
-        return f"IF({told}, {VERSION}, {CHECKSUM})"
+        sent = fingerprint("key", "value", delivered_headers(journals))
+        return f"IF({told}, {VERSION}, {sent})"
 
-    def _row(self, schedule: Schedule) -> _Row:
-        origin = schedule.origin
-        if origin and (schedule.dialect == "rejected" or origin.topic in self._settings.journals):
-            version = f"{origin.topic}/{origin.partition}/{origin.position}"
-        else:
-            version = f"#{zlib.crc32(schedule.record.value or b'')}"
-        return schedule.id, schedule.due_ms, version
-
-    def _judge(self, schedule: Schedule, at: set[tuple[str, bool]], found: Found) -> None:
+    def _judge(
+        self, number: int, schedule: Schedule, at: set[tuple[str, bool]], found: Found
+    ) -> None:
         origin = schedule.origin
         in_journal = origin is not None and origin.topic in self._settings.journals
         tombstone = in_journal and origin is not None and (origin.topic, True) in at
         if (schedule.record.topic, False) in at:
-            found.arrived.add(self._row(schedule))
+            found.arrived.add(number)
             history = self._settings.history_topic
             settled = not history or schedule.dialect == "rejected" or (history, False) in at
             if in_journal and not (tombstone and settled):
-                found.owed.add(self._row(schedule))
+                found.owed.add(number)
         elif tombstone:
-            found.torn.add(self._row(schedule))
+            found.torn.add(number)
 
     def _after_delivery(self, schedules: Sequence[Schedule]) -> set[str]:
         """Where tombstones and history of these rows are."""
@@ -168,34 +172,76 @@ class Recovery:
         history = self._settings.history_topic
         return journals | ({history} if journals and history else set())
 
-    def _frame(self, batches: Sequence[Unsettled]) -> DataFrame:
-        """Unsettled rows in the columns of DUE_SCHEMA."""
-        ids = [i for batch in batches for i in batch.ids]
-        packed = [p for batch in batches for p in batch.packed]
-        import pyarrow as pa
+    def _frame(self, rows: Sequence[_Row]) -> DataFrame:
+        """Rows in the columns of DUE_SCHEMA, and their numbers."""
+        ids = [row.schedule.id for row in rows]
+        columns = unpack_columns([row.packed for row in rows])
+        table = pa.Table.from_batches([to_arrow(ids, columns)])
+        numbers = pa.array(range(len(rows)), pa.int64())
+        return self._spark.createDataFrame(table.append_column("number", numbers))
 
-        table = pa.Table.from_batches([to_arrow(ids, unpack_columns(packed))])
-        return self._spark.createDataFrame(table)
+    def _repair(self, rows: Sequence[_Row], found: Found, since_ms: int) -> None:
+        """Write what is owed, and deliver what is torn, unless something newer was written since.
 
-    def _repair(self, batches: Sequence[Unsettled], found: Found) -> None:
-        """Write what is owed; write torn schedules to their journal again, for intake to read."""
+        Nothing is left to intake, which could not tell whether a torn schedule was replaced, taken
+        back or delivered; here it is looked up, and comes before all that intake has yet to read.
+        """
         if found.owed:
-            frame = self._frame(batches)
-            known = [f"{i.hex()}/{due}/{version}" for i, due, version in sorted(found.owed)]
-            owed = self._spark.createDataFrame([(k,) for k in known], "known string")
-            name = f"concat_ws('/', lower(hex(id)), due_ms, {self._version()})"
-            frame = frame.selectExpr("*", f"{name} AS known").join(owed, "known").drop("known")
-            for stage in delivered_stages(self._settings, owed=True):
-                frame = frame.selectExpr(*stage)
-            frame.write.format("kafka").options(**producer_options(self._settings)).save()
-        if found.torn:
-            torn = {
-                self._row(s): s
-                for b in batches
-                for s in _schedules(b.standing())
-                if self._row(s) in found.torn
-            }
-            write_again(self._settings, torn.values())
+            self._send([rows[n] for n in sorted(found.owed)], owed=True)
+        if not found.torn:
+            return
+        torn = [rows[n] for n in sorted(found.torn)]
+        replaced = self._replaced(torn, since_ms)
+        left = [
+            row
+            for number, row in enumerate(torn)
+            if number not in replaced and row.packed[0] != OVERTAKEN
+        ]
+        if not left:
+            return
+        try:
+            self._send(left, owed=False)
+        except Exception as error:
+            # Its target takes nothing any more: intake and lanes know what to do with that.
+            told = "schedules with a tombstone cannot be delivered; they take the way of new ones"
+            _log.warning(told, count=len(left), cause=str(error)[:500])
+            write_again(self._settings, [row.schedule for row in left])
+
+    def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
+        frame = self._frame(rows)
+        for stage in delivered_stages(self._settings, owed=owed):
+            frame = frame.selectExpr(*stage)
+        frame.write.format("kafka").options(**producer_options(self._settings)).save()
+
+    def _replaced(self, rows: Sequence[_Row], since_ms: int) -> set[int]:
+        """Numbers of rows whose id was written again by somebody else, or taken back."""
+        ours = f"value IS NULL AND {header(text(names.ORIGIN))} IS NOT NULL"
+        written = (
+            records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
+            .selectExpr("*", "headers.key AS names")
+            .filter(f"NOT ({ours})")
+            .selectExpr("key AS id", "topic", "partition", "offset", "timestamp")
+        )
+        asked = self._frame(rows).selectExpr(
+            *("number", "id", "origin_topic", "origin_partition"),
+            *("origin_position", "origin_timestamp_ms"),
+        )
+        beside = "topic = origin_topic AND partition = origin_partition"
+        newer = (
+            f"IF({beside}, offset > origin_position, unix_millis(timestamp) > origin_timestamp_ms)"
+        )
+        found = asked.join(written, "id").filter(newer).select("number").distinct().collect()
+        return {row["number"] for row in found}
+
+
+def _since_ms(rows: Iterable[_Row]) -> int:
+    """Nothing of these rows was delivered before, by the clock of any broker."""
+    due_ms: dict[int, int] = {}
+    for row in rows:
+        end_ms, due = row.batch.end_ms, row.schedule.due_ms
+        due_ms[end_ms] = min(due, due_ms.get(end_ms, due))
+    earliest = min(max(due, end - RECOVERY_LOOK_BACK_MS) for end, due in due_ms.items())
+    return earliest - RECOVERY_CLOCK_SKEW_MS
 
 
 def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
@@ -207,16 +253,11 @@ def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
     return readable
 
 
-def deliveries(
+def records_since(
     spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
 ) -> DataFrame:
-    """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
-
-    def last(name: str) -> str:
-        # What we add comes last, and a name may be there before.
-        return header(text(name)).replace("headers", "turned")
-
-    records = (
+    """What was written to topics since an instant, in the columns of the Kafka source."""
+    return (
         spark.read.format("kafka")
         .options(**reader_options(settings))
         .option("subscribe", ",".join(sorted(topics)))
@@ -226,19 +267,28 @@ def deliveries(
         .option("failOnDataLoss", "false")
         .load()
     )
+
+
+def deliveries(
+    spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
+) -> DataFrame:
+    """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
+
+    def last(name: str) -> str:
+        # What we add comes last, and a name may be there before.
+        return header(text(name)).replace("headers", "turned")
+
+    version = f"CAST({last(names.ORIGIN)} AS STRING)"
     return (
-        records.filter("headers IS NOT NULL")
-        .selectExpr("topic", "value", "value IS NULL AS deleted", "reverse(headers) AS turned")
+        records_since(spark, settings, topics, from_ms=from_ms)
+        .filter("headers IS NOT NULL")
+        .selectExpr("*", "value IS NULL AS deleted", "reverse(headers) AS turned")
         .selectExpr("*", "turned.key AS names")
         .selectExpr(
             f"{last(names.ID)} AS id",
             f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
-            f"coalesce(CAST({last(names.ORIGIN)} AS STRING), {CHECKSUM}) AS version",
+            f"coalesce({version}, {fingerprint('key', 'value', 'headers')}) AS version",
             "topic",
             "deleted",
         )
     )
-
-
-def _schedules(batch: Unsettled) -> list[Schedule]:
-    return [unpack(i, packed) for i, packed in zip(batch.ids, batch.packed, strict=True)]

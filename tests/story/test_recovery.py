@@ -1,0 +1,183 @@
+"""After a crash: what had arrived is settled, and nothing else."""
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+from ledger import Reader, create_topics
+from servers import wait_until
+
+from sendlater.buckets.ladder import Ladder
+from sendlater.buckets.progress import Progress
+from sendlater.config import Inbox, Settings, client_options
+from sendlater.model import Origin, Record, Schedule
+from sendlater.pending import Batch, Pending
+from sendlater.pending.takeover import unsettled
+from sendlater.pipeline.arrived import arrived
+from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.recovery import Recovery
+
+pytestmark = pytest.mark.story
+
+
+class Crashed:
+    """A store with unsettled batches, and what had reached the topics before the crash."""
+
+    def __init__(self, kafka, redis_url, space, topic_name, *, journal):
+        self.inbox, self.target, self.history = map(topic_name, ("in", "out", "done"))
+        policy = {"cleanup_policy": "compact"} if journal else {}
+        create_topics(kafka, self.inbox, partitions=1, **policy)
+        create_topics(kafka, self.target, self.history, partitions=1)
+        self.settings = Settings(
+            bootstrap_servers=kafka,
+            space=space,
+            inboxes=(Inbox(topic=self.inbox, journal=journal),),
+            history_topic=self.history,
+            rejected_topic=self.history,
+            shards=1,
+        )
+        self.pending = Pending.open(redis_url, space=space, shards=1)
+        self.owner = self.pending.fence()
+        self.producer = Producer({"bootstrap.servers": kafka})
+        self.topics = KafkaTopics({"bootstrap.servers": kafka})
+        self.due_ms = time.time_ns() // 1_000_000
+
+    def schedule(self, id, *, at=0, key=None, value=b"v", headers=()):
+        return Schedule(
+            id=id,
+            due_ms=self.due_ms,
+            record=Record(topic=self.target, key=key, value=value, headers=list(headers)),
+            dialect="headers",
+            origin=Origin(
+                topic=self.inbox, partition=0, position=at, timestamp_ms=self.due_ms - 5_000
+            ),
+        )
+
+    def claim(self, lane, *schedules):
+        """Claimed by a lane that nobody will settle."""
+        run = self.pending.open_lane(lane, owner=self.owner)
+        batch = Batch(lane=lane, run=run, end_ms=self.due_ms + 2_000)
+        for schedule in schedules:
+            self.pending.put(schedule)
+        got = self.pending.shards[0].claim(
+            batch, owner=self.owner, now_ms=self.due_ms, count_max=100
+        )
+        assert len(got.ids) == len(schedules)
+
+    def left(self):
+        """Ids in the batches of each lane."""
+        return {
+            int(batch.name.partition(":")[0]): set(batch.ids) for batch in unsettled(self.pending)
+        }
+
+    def headers_of(self, schedule, *more):
+        """What the delivered record carries."""
+        origin = schedule.origin
+        return [
+            *schedule.record.headers,
+            ("scheduler-timestamp", str(origin.timestamp_ms // 1_000)),
+            ("scheduler-key", schedule.id),
+            ("scheduler-topic", origin.topic),
+            ("sendlater-id", schedule.id),
+            ("sendlater-due", str(schedule.due_ms)),
+            *more,
+        ]
+
+    def write(self, topic, key, value, headers=()):
+        self.producer.produce(topic, value=value, key=key, headers=list(headers), partition=0)
+        assert self.producer.flush(30) == 0
+
+    def settle(self, spark):
+        recovery = Recovery(spark, self.settings, self.pending, self.topics)
+        return recovery.settle(owner=self.owner)
+
+
+@pytest.fixture
+def crashed(kafka, redis_url, space, topic_name, request):
+    journal = getattr(request, "param", False)
+    return Crashed(kafka, redis_url, space, topic_name, journal=journal)
+
+
+def test_what_arrived_is_told_from_another_version_by_all_that_it_carries(crashed, spark_on_kafka):
+    """Both are due at once, with the same payload: what has not arrived must not count as such."""
+    versions = {
+        b"header": ({"headers": [("x", b"1")]}, {"headers": [("x", b"2")]}),
+        b"null header": ({"headers": [("x", b"")]}, {"headers": [("x", None)]}),
+        b"which is null": (
+            {"headers": [("x", b"1"), ("x", None)]},
+            {"headers": [("x", None), ("x", b"1")]},
+        ),
+        b"order": (
+            {"headers": [("x", b"1"), ("y", b"2")]},
+            {"headers": [("y", b"2"), ("x", b"1")]},
+        ),
+        b"key": ({"key": b"1"}, {"key": b"2"}),
+        b"null key": ({"key": b""}, {"key": None}),
+        b"value": ({"value": b""}, {"value": b"0"}),
+        b"key and value": ({"key": b"ab", "value": b"c"}, {"key": b"a", "value": b"bc"}),
+    }
+    arrived = [crashed.schedule(id, **first) for id, (first, _) in versions.items()]
+    others = [crashed.schedule(id, at=1, **second) for id, (_, second) in versions.items()]
+    crashed.claim(0, *arrived)
+    crashed.claim(1, *others)
+    for schedule in arrived:
+        record = schedule.record
+        crashed.write(crashed.target, record.key, record.value, crashed.headers_of(schedule))
+
+    assert crashed.settle(spark_on_kafka) == len(versions)
+    assert crashed.left() == {1: set(versions)}
+
+
+def test_in_buckets_too_what_arrived_is_told_by_all_that_it_carries(
+    crashed, kafka, spark_on_kafka, topic_name
+):
+    settings = crashed.settings.model_copy(
+        update={"pending": "buckets", "bucket_count": 2, "bucket_topics": topic_name("bucket")}
+    )
+    ladder, client = Ladder.of(settings), client_options(settings)
+    create_topics(kafka, ladder.topic(0), partitions=1)
+    schedules = [
+        crashed.schedule(b"a", at=at, key=key, headers=headers)
+        for at, (key, headers) in enumerate(
+            [(b"", [("x", None)]), (None, [("x", None)]), (b"", [("x", b"")])]
+        )
+    ]
+    stamp_ms = schedules[0].origin.timestamp_ms
+    for schedule in schedules:
+        told = f"{crashed.due_ms} headers {crashed.inbox} 0 {schedule.origin.position} {stamp_ms}"
+        control = [("schedule", f"{told} {crashed.target}"), ("key", schedule.record.key)]
+        crashed.write(ladder.topic(0), b"a", b"v", [*control, *schedule.record.headers])
+    delivered = schedules[1]
+    crashed.write(crashed.target, delivered.record.key, b"v", crashed.headers_of(delivered))
+
+    progress = Progress(client, group=crashed.inbox)
+    found = arrived(spark_on_kafka, settings, ladder, progress, topics=crashed.topics)
+    assert found == {"0": [[1, 2]]}
+
+
+@pytest.mark.parametrize("crashed", [True], indirect=True)
+def test_what_has_a_tombstone_and_never_arrived_is_delivered_unless_replaced(
+    crashed, kafka, spark_on_kafka
+):
+    """A new version or a cancellation written since the crash is the newest, and wins."""
+    ids = [b"torn", b"replaced", b"cancelled"]
+    torn = [crashed.schedule(id, at=at) for at, id in enumerate(ids)]
+    for schedule in torn:
+        crashed.write(crashed.inbox, schedule.id, b"v")
+    crashed.claim(0, *torn)
+    for schedule in torn:
+        version = f"{crashed.inbox}/0/{schedule.origin.position}"
+        headers = crashed.headers_of(schedule, ("sendlater-origin", version))
+        crashed.write(crashed.inbox, schedule.id, None, headers)
+    crashed.write(crashed.inbox, b"replaced", b"newer")
+    crashed.write(crashed.inbox, b"cancelled", None)
+
+    assert crashed.settle(spark_on_kafka) == len(ids)
+    assert crashed.left() == {}
+    with Reader(kafka, crashed.inbox, crashed.target, crashed.history) as reader:
+        wait_until(lambda: len(reader.messages) == 3 + 3 + 2 + 3, "all is read")
+        found = [m for m in reader.messages if m.topic() != crashed.inbox]
+        again = [m for m in reader.messages if m.topic() == crashed.inbox][8:]
+    assert {m.topic() for m in found} == {crashed.target, crashed.history}
+    assert {dict(m.headers())["sendlater-id"] for m in found} == {b"torn"}
+    assert [(m.key(), m.value()) for m in again] == [(b"torn", None)]

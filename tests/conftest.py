@@ -6,12 +6,23 @@ A server that cannot be started is an error, not a skip: a silent skip hides wha
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
-from servers import own_kafka, own_redis
+from servers import own_kafka, own_redis, redis_first_on_path
 
 # A hundred JVMs live for seconds each: their second compiler costs more than it gives.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def redis_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """TEST_REDIS_SERVER, if set, is the program that every Redis of the session is run by."""
+    program = os.environ.get("TEST_REDIS_SERVER")
+    with (
+        redis_first_on_path(program, tmp_path_factory.mktemp("path")) if program else nullcontext()
+    ):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sendlater.local.kafka_server import KafkaServer
-from sendlater.local.redis_server import RedisServer
+from sendlater.local.redis_server import RedisServer, find_redis
 
 T = TypeVar("T")
 POLL_S = 0.01
@@ -54,6 +54,22 @@ def tool(name: str) -> str:
             pytest.fail(missing)
         pytest.skip(missing)
     return path
+
+
+@contextmanager
+def redis_first_on_path(program: str, directory: Path) -> Iterator[None]:
+    """Every Redis that is started meanwhile, here or by a child, is `program`: Redis or Valkey.
+
+    By a link, because on Debian the server is there without its service as redis-check-rdb, and
+    does what it is called.
+    """
+    link = directory / "redis-server"
+    link.symlink_to(Path(program).absolute())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        # It would be passed over in silence where it cannot be run, or is too old.
+        assert find_redis().path == link, f"{program} is no Redis or Valkey that can be used"
+        yield
 
 
 @contextmanager

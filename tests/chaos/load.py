@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from book import Book, Version
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 AHEAD_MIN_S = 6.0
 """Shortest time between sending and due."""
@@ -77,6 +77,54 @@ def _life(
         fate = chance.random() * (CANCELLED_SHARE + REPLACED_SHARE) if again else 1.0
 
 
+class Follower:
+    """Follows a topic from its start in a thread; `messages` grows.
+
+    Without a group: a broker that was away for a minute does not let a member in again soon.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.messages: list[Message] = []
+        self._options = {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "chaos",
+            "enable.auto.commit": False,
+            "log_level": 0,
+            "error_cb": lambda _error: None,
+        }
+        self._consumer = Consumer(self._options)
+        partitions = self._consumer.list_topics(topic, timeout=FLUSH_S).topics[topic].partitions
+        self._partitions = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in partitions]
+        self._consumer.assign(self._partitions)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            found = self._consumer.consume(1_000, 0.2)
+            self.messages += [message for message in found if message.error() is None]
+
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset after its last record at this moment."""
+        consumer = Consumer(self._options)
+        try:
+            return {
+                p.partition: consumer.get_watermark_offsets(p, timeout=FLUSH_S)[1]
+                for p in self._partitions
+            }
+        finally:
+            consumer.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+
 class Load(threading.Thread):
     """Sends a plan beside everything else, and enters it in the book."""
 
@@ -99,6 +147,7 @@ class Load(threading.Thread):
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 500_000,
                 "log_level": 0,
+                "error_cb": lambda _error: None,
             }
         )
 

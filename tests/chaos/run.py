@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -23,10 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from book import TOLD_COUNT_MAX, Book, Story
-from confluent_kafka import Consumer, TopicPartition
 from faults import GAP_S, MIXED, NEEDS_JOURNAL, SCENARIOS, Installation, choose
-from ledger import Reader
-from load import Load, now_ms, plan
+from load import Follower, Load, now_ms, plan
 
 from sendlater.local.process import wait_for
 
@@ -67,18 +66,19 @@ class Run:
         with Installation(self.directory, journal=asked.journal, tell=self.tell) as installation:
             where = installation.kafka.bootstrap_servers
             versions = installation.versions()
-            with Reader(where, installation.target) as out, Reader(where, "rejected") as bad:
+            target, rejected = installation.target, installation.rejected
+            with Follower(where, target) as out, Follower(where, rejected) as bad:
                 self.load(installation, out)
                 self.settle(installation, out)
                 installation.stop()
-                self.read_all(where, installation.target, out)
+                self.read_all(out)
                 self.rejected = [repr(m.key()) for m in bad.messages]
         code = self.verdict(installation, versions)
         if code == 0 and not asked.keep:
             shutil.rmtree(self.directory)
         return code
 
-    def load(self, installation: Installation, out: Reader) -> None:
+    def load(self, installation: Installation, out: Follower) -> None:
         """Send the plan, and strike until the last of it is due."""
         asked = self.asked
         steps = plan(
@@ -112,13 +112,13 @@ class Run:
             raise load.error
         self.skipped, self.unacked = len(load.skipped), load.unacked
 
-    def follow(self, out: Reader) -> None:
+    def follow(self, out: Follower) -> None:
         """Enter what has arrived."""
         upto = len(out.messages)
         self.book.arrived(out.messages[self._read : upto])
         self._read = upto
 
-    def settle(self, installation: Installation, out: Reader) -> None:
+    def settle(self, installation: Installation, out: Follower) -> None:
         """Wait until all is there and what must not come has had time to."""
         installation.require_running()
         after_ms = self.book.last_due_ms() + SETTLE_S * 1_000
@@ -138,17 +138,9 @@ class Run:
         wait_for(complete, timeout_s=MISSING_TIMEOUT_S)
         self.tell(f"{len(missing)} missing")
 
-    def read_all(self, where: str, topic: str, out: Reader) -> None:
+    def read_all(self, out: Follower) -> None:
         """Until the reader has come to the end of the topic."""
-        consumer = Consumer({"bootstrap.servers": where, "group.id": "ends", "log_level": 0})
-        partitions = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic].partitions
-        ends = {
-            number: consumer.get_watermark_offsets(
-                TopicPartition(topic, number), timeout=READ_TIMEOUT_S
-            )[1]
-            for number in partitions
-        }
-        consumer.close()
+        ends = out.ends()
 
         def complete() -> bool:
             self.follow(out)
@@ -247,4 +239,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # Asked to end, it takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     sys.exit(Run(arguments()).run())

@@ -1,0 +1,73 @@
+"""Spark tries a task again, as a cluster does: what its first try had claimed is delivered too."""
+
+import time
+
+import psutil
+import pytest
+import redis
+from ledger import Ledger, Reader, create_topics
+from servers import ServiceProcess, wait_until
+
+pytestmark = pytest.mark.chaos
+
+COUNT, KILLS = 3_000, 4
+WINDOW_MS = 2_000
+"""Rows of one batch at most; each kill may double those of one."""
+
+
+@pytest.mark.timeout(600)
+def test_a_worker_that_is_killed_costs_nothing_but_doubles_of_its_batch(
+    kafka, redis_url, space, topic_name, tmp_path
+):
+    inbox, target = topic_name("in"), topic_name("out")
+    create_topics(kafka, inbox, target, topic_name("bad"))
+    service = ServiceProcess(
+        tmp_path,
+        bootstrap_servers=kafka,
+        redis=redis_url,
+        space=space,
+        inboxes=f'[{{"topic": "{inbox}"}}]',
+        rejected_topic=topic_name("bad"),
+        # The second number: how often a task is tried.
+        spark_master="local[8,4]",
+    )
+    client = redis.Redis.from_url(redis_url)
+    with service.start(), Reader(kafka, target) as reader:
+        ledger = Ledger(kafka, inbox=inbox, target=target)
+        first_ms = time.time_ns() // 1_000_000 + 3_000
+        for n in range(COUNT):
+            ledger.send(first_ms + 5 * n)
+        ledger.flush()
+        in_flight = 0
+        for kill in range(1, KILLS + 1):
+            wanted = kill * COUNT // (KILLS + 1)
+            wait_until(
+                lambda n=wanted: len(reader.messages) >= n, f"{wanted} arrived", timeout_s=90
+            )
+            in_flight += claimed(client, space)
+            workers = lane_workers(service)
+            assert workers, "tasks are at work"
+            for worker in workers:
+                worker.kill()
+        wait_until(lambda: not ledger.missing(reader), "everything has arrived", timeout_s=120)
+        assert service.stop() == 0
+
+    assert not ledger.early(reader)
+    assert sum(ledger.doubled(reader).values()) <= 2 * (in_flight + KILLS * WINDOW_MS // 5)
+    assert "query failed" not in service.said()
+
+
+def claimed(client, space):
+    return sum(client.hlen(key) for key in client.keys(f"{{{space}:*:batches:*"))
+
+
+def lane_workers(service):
+    """Some Python workers, which claim or park just now: idle ones end by themselves."""
+    found = []
+    for process in service.family[1:]:
+        try:
+            if "pyspark.worker" in process.cmdline() and process.parent().name() != "java":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found[:2]

@@ -36,13 +36,14 @@ from sendlater.config import Inbox
 from sendlater.dialects import (
     SPARK_SETTINGS,
     delivered_headers,
+    encode_again,
     encode_cancel,
     encode_envelope,
     encode_headers,
     names,
     stages,
 )
-from sendlater.model import Record
+from sendlater.model import Origin, Record, Schedule
 
 PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA = StructType(
@@ -212,6 +213,29 @@ def test_a_tombstone_of_ours_on_a_journal_is_never_rejected(spark):
     assert [row["due_ms"] for row in rows[:3]] == [None] * 3
     assert rows[3]["dialect"] == "rejected"
     assert [row["dialect"] for row in decode(spark, records)][1] == "rejected"
+
+
+def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark):
+    """However large it became by that; elsewhere the name means nothing, and is not passed on."""
+    chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
+    record = Record(topic="t", key=b"", value=b"x" * 890, headers=[("a", None), ("a", b"1")])
+    origin = Origin(topic="schedules", partition=1, position=0, timestamp_ms=READ_MS)
+    first = Schedule(
+        id=b"id", due_ms=READ_MS + 60_000, record=record, dialect="headers", origin=origin
+    )
+    copy, anew = encode_again(first), encode_again(first, anew=True)
+    elsewhere = schedule(SOON, TARGET, (names.AGAIN, b"schedules/2/0"))
+    nothing = schedule(TARGET, (names.AGAIN, b"schedules/1/0"))
+
+    rows = decode(spark, [copy, copy, anew, elsewhere, nothing], chosen)
+    assert [row["change"] for row in rows] == ["again schedules/1/0"] * 2 + [None] * 3
+    assert [row["dialect"] for row in rows] == ["headers"] * 4 + ["rejected"]
+    for row in rows[:3]:
+        assert [row[c] for c in COLUMNS[:7]] == [
+            *(b"id", first.due_ms, "t", None, b"", record.value, record.headers)
+        ]
+    assert [row["change"] for row in decode(spark, [copy])] == [None]
+    assert decode(spark, [elsewhere])[0]["headers"] is None
 
 
 @pytest.mark.parametrize("dialect", ["headers", "envelope"])

@@ -31,14 +31,21 @@ class Log:
         self.rows = []
         self.ends = {}
 
-    def add(self, id, value, *, topic="a", partition=0, done=None):
+    def add(self, id, value, *, topic="a", partition=0, done=None, copy_of=None):
         offset = self.ends.get((topic, partition), 0)
         self.ends[topic, partition] = offset + 1
         about = f"{topic}/{partition}/{done}".encode()
         headers = [("other", b"1")] + ([("sendlater-origin", about)] if done is not None else [])
+        if copy_of is not None:
+            headers.append(("sendlater-again", f"{topic}/{partition}/{copy_of}".encode()))
         at = START + timedelta(seconds=len(self.rows))
         self.rows.append((id, value, topic, partition, offset, at, headers))
         return offset
+
+    def compact(self):
+        """Keep the last record of each id in each partition."""
+        last = {(row[0], *row[2:4]): row for row in self.rows}
+        self.rows = [row for row in self.rows if last[row[0], *row[2:4]] is row]
 
     def standing(self, spark, *, tasks=2):
         frame = standing(spark.createDataFrame(self.rows, SCHEMA), tasks=tasks)
@@ -67,6 +74,42 @@ def test_a_tombstone_of_ours_is_about_one_version(spark):
     assert log.standing(spark) == {b"a": (b"2", "a", 0, 1)}
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_copy_counts_as_the_version_it_is_a_copy_of(spark, compacted):
+    """Wherever it lies: what somebody wrote before the copy landed is the newest all the same."""
+    log = Log()
+    versions = {}
+    for id in (b"stands", b"replaced", b"cancelled", b"delivered"):
+        old = log.add(id, b"1")
+        versions[id] = log.add(id, b"2")
+        log.add(id, None, done=old)
+    newest = log.add(b"replaced", b"3")
+    log.add(b"cancelled", None)
+    for id, version in versions.items():
+        log.add(id, b"2", copy_of=version)
+    log.add(b"delivered", None, done=versions[b"delivered"])
+    # What the service writes when it has read these copies.
+    log.add(b"replaced", b"3", copy_of=newest)
+    if compacted:
+        log.add(b"cancelled", None, done=versions[b"cancelled"])
+        log.compact()
+    assert log.standing(spark) == {
+        b"stands": (b"2", "a", 0, versions[b"stands"]),
+        b"replaced": (b"3", "a", 0, newest),
+    }
+
+
+def test_a_copy_that_names_no_earlier_place_of_its_partition_is_a_record_like_any_other(spark):
+    log = Log()
+    for id, told in ((b"a", b"a/1/0"), (b"b", b"b/0/0"), (b"c", b"a/0/99"), (b"d", b"nonsense")):
+        log.add(id, b"1")
+        at = log.add(id, b"2")
+        log.rows[at][6].append(("sendlater-again", told))
+        log.add(id, None, done=at - 1)
+    assert {value for value, *_ in log.standing(spark).values()} == {b"2"}
+    assert len(log.standing(spark)) == 4
+
+
 def test_over_partitions_and_topics_the_latest_decides(spark):
     log = Log()
     log.add(b"moved", b"1", partition=1)
@@ -78,7 +121,7 @@ def test_over_partitions_and_topics_the_latest_decides(spark):
 
 
 RECORDS = st.lists(
-    st.tuples(st.sampled_from([b"x", b"y"]), st.sampled_from(["put", "cancel", "deliver"])),
+    st.tuples(st.sampled_from([b"x", b"y"]), st.sampled_from(["put", "cancel", "deliver", "copy"])),
     max_size=30,
 )
 
@@ -103,6 +146,8 @@ def test_any_history_reduces_as_a_plain_loop_does(spark, histories, tasks):
             elif step == "cancel":
                 log.add(id, None)
                 expected.pop(id, None)
+            elif step == "copy" and id in expected:
+                log.add(id, b"v", copy_of=expected[id][3])
             elif id in expected:
                 due.append((id, expected[id]))
             if len(due) > 2:

@@ -19,6 +19,12 @@ decoding would become one; so it ran at 72,000 rows/s of a core instead of 115,0
 _BLANKS = sql.text(" \t\n\v\f\r")
 DONE = sql.header_text(names.ORIGIN, names.VERSION)
 """Of a null value on a journal: the version that was delivered; null where it tells none."""
+_AGAIN = sql.header_text(names.AGAIN, names.VERSION)
+_AGAIN_OFFSET = f"try_cast(substring_index({_AGAIN}, '/', -1) AS BIGINT)"
+COPY_OF = f"""CASE WHEN value IS NOT NULL AND {_AGAIN_OFFSET} BETWEEN 0 AND offset
+AND {_AGAIN} = concat_ws('/', topic, partition, {_AGAIN_OFFSET}) THEN {_AGAIN_OFFSET} END"""
+"""Offset of the version that a record of a journal is a copy of; null for every other record. Over
+the Kafka source's columns, and `names`, those of the headers."""
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -28,8 +34,9 @@ def stages(settings: Settings) -> list[list[str]]:
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
     when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
-    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change). The
-    value of a cancellation is null, or the version that a tombstone of ours is about.
+    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
+    `again VERSION` for a copy of that version). The value of a cancellation is null, or the version
+    that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
@@ -40,7 +47,7 @@ def stages(settings: Settings) -> list[list[str]]:
     done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {DONE} IS NOT NULL"
     return [
         ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
-        ["*", f"{done} AS done"],
+        ["*", f"{done} AS done", f"CASE WHEN {in_journal} THEN {COPY_OF} END AS copy_of"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
         _found(is_envelope, copied),
         _timed(),
@@ -136,7 +143,8 @@ def _reason(settings: Settings) -> str:
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
-        f"{bytes_count} > {settings.max_payload_bytes}": Reason.TOO_LARGE,
+        # A copy was taken once, and is larger by what names it.
+        f"{bytes_count} > {settings.max_payload_bytes} AND copy_of IS NULL": Reason.TOO_LARGE,
     }
     told = " ".join(
         f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
@@ -250,7 +258,9 @@ def _scheduled(settings: Settings) -> list[str]:
             f"ELSE {asked} END AS {name}"
             for name, (rejected, cancelled, asked) in by_fate.items()
         ),
-        f"{sql.header_text(names.CHANGE, names.CHANGE_NAME)} AS change",
+        "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
+        "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
+        f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END AS change",
     ]
 
 

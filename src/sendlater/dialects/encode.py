@@ -57,11 +57,14 @@ def encode_headers(
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
 
 
-def encode_again(schedule: Schedule) -> Record:
-    """The record that puts a schedule on the journal it was read from once more, as it stands."""
+def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
+    """The record that puts a schedule on the journal it was read from once more, as it stands: a
+    copy of its version or, `anew`, a version of its own."""
     origin, record = schedule.origin, schedule.record
     assert origin is not None, "only what was read from a journal is written to it again"
+    version = f"{origin.topic}/{origin.partition}/{origin.position}"
     headers: Headers = [
+        *(() if anew else ((names.AGAIN, version.encode()),)),
         (names.DUE_MS, b"%d" % schedule.due_ms),
         (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
         (names.TARGET_TOPIC, record.topic.encode()),
@@ -79,15 +82,13 @@ def encode_again(schedule: Schedule) -> Record:
     )
 
 
-def encode_tombstone(schedule: Schedule) -> Record:
-    """The record that says on its journal that this version of a schedule is done with."""
-    origin = schedule.origin
-    assert origin is not None, "only what was read from a journal has a tombstone"
-    version = f"{origin.topic}/{origin.partition}/{origin.position}"
+def encode_tombstone(*, id: bytes, version: str) -> Record:
+    """The record that says on its journal that a version, topic/partition/offset, is done with."""
+    topic, partition, _ = version.rsplit("/", 2)
     return Record(
-        topic=origin.topic,
-        partition=origin.partition,
-        key=schedule.id,
+        topic=topic,
+        partition=int(partition),
+        key=id,
         value=None,
         headers=[(names.ORIGIN, version.encode())],
     )

@@ -18,6 +18,9 @@ CHANGE = "sendlater-change"
 """In: names the change that this record is a copy of; a store that has made it passes it over."""
 COPIED = "sendlater-copied"
 """In, on a journal: `topic/partition/offset` of the record this is a copy of; not passed on."""
+AGAIN = "sendlater-again"
+"""In, on a journal: `topic/partition/offset` of the schedule that this record is a copy of, written
+behind the tombstone of an older one. It is no new version."""
 CALLER_SERVICE = "CALLER_SERVICE"
 """In and out: who sent the envelope (S0)."""
 
@@ -48,7 +51,7 @@ ORIGIN_TIMESTAMP_MS = "sendlater-origin-timestamp-ms"
 
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers that tell when. The first of these that is present decides."""
-STALE = (ID, DUE, ORIGIN, CHANGE)
+STALE = (ID, DUE, ORIGIN, CHANGE, AGAIN)
 """Left by an earlier delivery or of no use later; never passed on, as ours are appended."""
 CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
 """Addressed to sendlater, not to the receiver."""

@@ -1,7 +1,8 @@
 """The journals as a table: what stands in them now, and the store filled with it.
 
 Of an id the newest record decides: by offset within a partition, by timestamp between partitions.
-A tombstone of ours is about one version, and leaves a newer one standing.
+A tombstone of ours is about one version, and leaves a newer one standing. A copy that was written
+again counts as the version it is a copy of.
 """
 
 import json
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 
 from sendlater.config import Settings
 from sendlater.dialects import stages
-from sendlater.dialects.decode import DONE
+from sendlater.dialects.decode import COPY_OF, DONE
 from sendlater.limits import PARK_COUNT_MAX, PLAN_RECORDS_PER_TASK
 from sendlater.model import DUE_MS_MAX
 from sendlater.pending import Pending
@@ -59,32 +60,37 @@ def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) 
 
 
 def standing(read: DataFrame, *, tasks: int) -> DataFrame:
-    """The record that stands under each id, from all records and in the same columns."""
+    """The record that stands under each id, from all records and in the same columns.
+
+    A copy comes with the offset of its version.
+    """
     # The version that a tombstone of ours is about; null for every other record.
     offset = f"try_cast(substring_index({DONE}, '/', -1) AS BIGINT)"
     done = f"CASE WHEN value IS NULL THEN {offset} END"
-    last = "struct(timestamp, value, headers, offset)"
+    last = "struct(timestamp, value, headers, version)"
     newest = "struct(topic, partition, last, done)"
     marked = (
         read.filter("key IS NOT NULL")
         .selectExpr("*", "headers.key AS names")
-        .selectExpr("*", f"{done} AS done")
+        .selectExpr("*", f"{done} AS done", f"coalesce({COPY_OF}, offset) AS version")
     )
     # By id first: both groupings that follow then find their rows together. One task needs less.
     together = marked.coalesce(1) if tasks == 1 else marked.repartition(tasks, "key")
     return (
         together.groupBy("key", "topic", "partition")
         .agg(
-            F.expr(f"max_by({last}, offset) FILTER (WHERE done IS NULL) AS last"),
+            F.expr(f"max_by({last}, struct(version, offset)) FILTER (WHERE done IS NULL) AS last"),
             F.expr("max(done) AS done"),
             F.expr("max(timestamp) AS at"),
         )
         .groupBy("key")
         .agg(F.expr(f"max_by({newest}, coalesce(last.timestamp, at)) AS newest"))
         .filter("newest.last.value IS NOT NULL")
-        .filter("newest.done IS NULL OR newest.last.offset > newest.done")
+        .filter("newest.done IS NULL OR newest.last.version > newest.done")
         .selectExpr("key", "newest.topic", "newest.partition", "newest.last.*")
-        .selectExpr("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+        .selectExpr(
+            "key", "value", "topic", "partition", "version AS offset", "timestamp", "headers"
+        )
     )
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages, fingerprint, names, stages
+from sendlater.dialects.decode import COPY_OF
 from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import Fenced
@@ -205,7 +206,7 @@ class Recovery:
             # Its target takes nothing any more: intake and lanes know what to do with that.
             told = "schedules with a tombstone cannot be delivered; they take the way of new ones"
             _log.warning(told, count=len(left), cause=str(error)[:500])
-            write_again(self._settings, [row.schedule for row in left])
+            write_again(self._settings, [row.schedule for row in left], anew=True)
 
     def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
         frame = self._frame(rows)
@@ -219,7 +220,7 @@ class Recovery:
         written = (
             records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
             .selectExpr("*", "headers.key AS names")
-            .filter(f"NOT ({ours})")
+            .filter(f"NOT ({ours}) AND {COPY_OF} IS NULL")
             .selectExpr("key AS id", "topic", "partition", "offset", "timestamp")
         )
         asked = self._frame(rows).selectExpr(

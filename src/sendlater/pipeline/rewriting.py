@@ -1,9 +1,10 @@
 """What a journal must be told so that it says the same as the store.
 
 A schedule written while the one before it was leaving is followed by that one's tombstone, and
-compaction would remove it: it is written again, behind the tombstone. The copy of a change (a
-reschedule made in the store) may be read after the schedule was delivered: it gets a tombstone of
-its own.
+compaction would remove it: it is written again, behind the tombstone, as a copy that names its
+version. That version stays what it is, in the store too, so that a copy never overrules what
+somebody wrote meanwhile. A copy may be read when its schedule has left, and so may that of a change
+(a reschedule made in the store): it gets a tombstone of its own.
 """
 
 from collections.abc import Iterable
@@ -18,19 +19,24 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.limits import RELEASE_COUNT_MAX, REWRITE_AHEAD_MS
 from sendlater.model import Record, Schedule, State
 from sendlater.pending import Pending
-from sendlater.pending.packing import unpack
+from sendlater.pending.packing import FIELDS, unpack
 
 UNDATED = b"\xcf" + bytes(8)
 """The due time that is not stored with a record."""
+PACKED = bytes([0x90 + FIELDS])
+"""How a packed record begins, and no topic's name."""
 FLUSH_S = 30.0
 """Longest wait for the broker to take what is written again."""
 
 _log = structlog.get_logger()
 
 
-def write_again(settings: Settings, schedules: Iterable[Schedule]) -> None:
-    """Write schedules to the journals they were read from. Raises BrokerUnavailable."""
-    _write(settings, [encode_again(schedule) for schedule in schedules])
+def write_again(settings: Settings, schedules: Iterable[Schedule], *, anew: bool = False) -> None:
+    """Write schedules to the journals they were read from, as copies or, `anew`, as new ones.
+
+    Raises BrokerUnavailable.
+    """
+    _write(settings, [encode_again(schedule, anew=anew) for schedule in schedules])
 
 
 def _write(settings: Settings, records: Iterable[Record]) -> None:
@@ -52,26 +58,30 @@ def _write(settings: Settings, records: Iterable[Record]) -> None:
 
 
 def bury_surplus(settings: Settings, pending: Pending) -> int:
-    """Write tombstones behind copies of changes whose schedule has left; how many that were."""
+    """Write tombstones behind copies whose schedule has left; how many that were."""
     count = 0
     for shard in pending.shards:
         key = shard.keys["surplus"]
         found = shard.client.hscan(key, count=RELEASE_COUNT_MAX)[1]
-        copies = [unpack(i, UNDATED + packed) for i, packed in found.items()]
-        standing = {copy.id: pending.get(copy.id) for copy in copies}
-        gone = [copy for copy in copies if standing[copy.id] is None]
+        standing = {i: pending.get(i) for i in found}
+        gone = [i for i, now in standing.items() if now is None]
         if gone:
-            _write(settings, [encode_tombstone(copy) for copy in gone])
+            _write(settings, [encode_tombstone(id=i, version=_version(i, found[i])) for i in gone])
         # One that is on its way is looked at again; under one that is pending nothing is left over.
-        done = [
-            copy.id
-            for copy in copies
-            if (now := standing[copy.id]) is None or now.state is State.PENDING
-        ]
-        if done:
-            shard.client.hdel(key, *done)
+        idle = [i for i, now in standing.items() if now and now.state is State.PENDING]
+        if gone or idle:
+            shard.client.hdel(key, *gone, *idle)
         count += len(gone)
     return count
+
+
+def _version(schedule_id: bytes, kept: bytes) -> str:
+    """The version a surplus copy is: told as such, or the place that the copy of a change has."""
+    if kept[:1] != PACKED:
+        return kept.decode()
+    origin = unpack(schedule_id, UNDATED + kept).origin
+    assert origin is not None, "copies are read from journals"
+    return f"{origin.topic}/{origin.partition}/{origin.position}"
 
 
 def rescue_overtaken(settings: Settings, pending: Pending, *, clock: Clock | None = None) -> int:

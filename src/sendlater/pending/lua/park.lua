@@ -4,7 +4,8 @@
 -- args: owner source seen_before seen_after journal rejected_count:number
 -- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id, with a record of
 --       topic/partition/position only if what stands was read there, and not later; change|due_ms is
---       the copy of a change, passed over by a store that has made it: see move)
+--       the copy of a change, passed over by a store that has made it: see move; again VERSION|due_ms
+--       is a copy of a version, topic/partition/position, of a journal: see pipeline/rewriting.py)
 -- returns: how many rows were applied
 --
 -- full: refuses
@@ -34,10 +35,11 @@ local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.
 local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
 local tombstones, later = 0, 0
 -- Of a journal only what is due within the horizon is kept here.
-local horizon, planning = math.huge, false
+local horizon, planned, planning = math.huge, math.huge, false
 if journal ~= '' then
     local stands = redis.call('HMGET', state, 'horizon', 'planned')
     horizon = tonumber(stands[1] or '') or math.huge
+    planned = tonumber(stands[2] or '') or math.huge
     planning = stands[1] ~= stands[2]
 end
 
@@ -90,13 +92,13 @@ local function whole(text, at)
     return first < 128 and first or -1, at + 1
 end
 
--- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
+-- What stands under an id, beside a version of it: 0 when it is that version, above when it is a later
+-- one or was read elsewhere, below when it is an earlier one; nil when nothing stands.
 -- A record ends with the topic, partition and position it was read from, and a timestamp.
-local function newer(id, version)
-    local packed = version ~= '' and (redis.call('HGET', record, id)
-        or (has_aside and redis.call('HGET', aside, id)))
+local function beside(id, version)
+    local packed = redis.call('HGET', record, id) or (has_aside and redis.call('HGET', aside, id))
     if not packed then
-        return false
+        return nil
     end
     local topic, partition, position = string.match(version, '^(.+)/(%d+)/(%d+)$')
     local tail = string.sub(packed, -#(topic or '') - 27)
@@ -105,24 +107,36 @@ local function newer(id, version)
         local number, after = whole(tail, at + #topic)
         local stands, last = whole(tail, after)
         if select(2, whole(tail, last)) == #tail + 1 then
-            return number ~= tonumber(partition) or stands > tonumber(position)
+            return number == tonumber(partition) and stands - tonumber(position) or 1
         end
         at = string.find(tail, topic, at + 1, true)
     end
-    return true
+    return 1
 end
 
 local earliest = math.huge
 for i = rest, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    if planning then
-        redis.call('SADD', touched, id)
-    end
-    local change
+    local change, again, stands
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
+        again = journal ~= '' and string.match(change, '^again (.+)$')
     end
-    if change and redis.call('ZREM', changes, change) == 1 then
+    if again then
+        write()
+        stands = beside(id, again)
+    elseif planning then
+        redis.call('SADD', touched, id)
+    end
+    if again and (stands or 0) >= 0 then
+        -- No new version: what stands keeps its place, and a tombstone is about that.
+        if stands and stands > 0 then
+            -- Compaction would keep the copy alone.
+            redis.call('SADD', overtaken, id)
+        elseif not stands and tonumber(due_ms) <= planned then
+            redis.call('HSETNX', surplus, id, again)
+        end
+    elseif change and redis.call('ZREM', changes, change) == 1 then
         count = count + 1
         known = known + 1
         if journal ~= '' and due_ms ~= '' then
@@ -137,7 +151,8 @@ for i = rest, #ARGV, 3 do
     elseif due_ms == '' then
         write()
         tombstones = tombstones + 1
-        if newer(id, ARGV[i + 2]) then
+        -- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
+        if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then
             -- Compaction will remove what stands, as its tombstone comes after it on the journal.
             redis.call('SADD', overtaken, id)
         else

@@ -1,0 +1,149 @@
+"""What is written to a journal again, and what the store makes of it when it is read."""
+
+import pytest
+
+from sendlater.config import Inbox, Settings
+from sendlater.model import Origin, Record, Schedule
+from sendlater.pending import Batch, Pending
+from sendlater.pending.packing import pack, unpack
+from sendlater.pending.takeover import Copy
+from sendlater.pipeline import rewriting
+from sendlater.pipeline.rewriting import bury_surplus
+
+VERSION = "s/0/5"
+
+
+def schedule(*, at: int, due_ms: int = 50) -> Schedule:
+    return Schedule(
+        id=b"a",
+        due_ms=due_ms,
+        record=Record(topic="t", value=b"%d" % at),
+        dialect="headers",
+        origin=Origin(topic="s", partition=0, position=at, timestamp_ms=1),
+    )
+
+
+class Store:
+    """One shard, what intake does to it, and what is written to its journal."""
+
+    def __init__(self, url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = Settings(
+            bootstrap_servers="unused:1", inboxes=(Inbox(topic="s", journal=True),)
+        )
+        self.pending = Pending.open(url, space=space, shards=1)
+        [self.shard] = self.pending.shards
+        self.owner = self.pending.fence()
+        self.written: list[Record] = []
+        monkeypatch.setattr(rewriting, "_write", lambda _, records: self.written.extend(records))
+
+    def read(self, found: Schedule, *, copy_of: str = "", journal: bool = True) -> None:
+        due = f"again {copy_of}|{found.due_ms}" if copy_of else found.due_ms
+        self.shard.park([found.id, due, pack(found)], journal=journal)
+
+    def read_null(self, version: str = "") -> None:
+        self.shard.park([b"a", "", version], journal=True)
+
+    def stands(self) -> tuple[int, int] | None:
+        """Due time and position of the version that is pending."""
+        found = self.pending.get(b"a")
+        assert found is None or found.origin is not None
+        return (found.due_ms, found.origin.position) if found and found.origin else None
+
+    def overtaken(self) -> bool:
+        return bool(self.shard.client.smembers(self.shard.keys["overtaken"]))
+
+    def surplus(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self.shard.client.hgetall(self.shard.keys["surplus"])
+        return found
+
+    def bury(self) -> list[tuple[bytes | None, object]]:
+        """Tombstones written: key and version."""
+        self.written.clear()
+        bury_surplus(self.settings, self.pending)
+        assert all(record.value is None for record in self.written)
+        return [(record.key, record.headers[0][1]) for record in self.written]
+
+    def claim(self) -> Batch:
+        batch = Batch(lane=0, run=self.pending.open_lane(0, owner=self.owner), end_ms=99)
+        self.shard.claim(batch, owner=self.owner, now_ms=99, count_max=9)
+        return batch
+
+
+@pytest.fixture
+def store(redis_url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    return Store(redis_url, space, monkeypatch)
+
+
+def test_a_copy_of_what_stands_changes_nothing(store: Store) -> None:
+    """Not its due time, which may have been moved meanwhile; and its tombstone ends it."""
+    store.read(schedule(at=5))
+    store.pending.move(b"a", due_ms=70)
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.stands() == (70, 5)
+    assert not store.overtaken()
+    assert store.surplus() == {}
+    store.read_null(VERSION)
+    assert store.stands() is None
+
+
+def test_a_copy_never_overrules_what_was_written_before_it_landed(store: Store) -> None:
+    """Compaction would keep the copy alone: what stands must be written again behind it."""
+    store.read(schedule(at=5))
+    store.read(schedule(at=7))
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.stands() == (50, 7)
+    assert store.overtaken()
+    assert store.surplus() == {}
+
+
+def test_a_copy_of_what_was_taken_back_is_buried(store: Store) -> None:
+    store.read(schedule(at=5))
+    store.read_null()
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.stands() is None
+    assert not store.overtaken()
+    assert store.bury() == [(b"a", VERSION.encode())]
+    assert store.surplus() == {}
+
+
+def test_a_copy_of_what_is_on_its_way_waits_until_that_has_left(store: Store) -> None:
+    store.read(schedule(at=5))
+    batch = store.claim()
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.bury() == []
+    assert store.surplus()
+    # Set aside is pending: whatever becomes of it has a tombstone of its own.
+    store.shard.set_aside(batch, [b"a"])
+    assert store.bury() == []
+    assert store.surplus() == {}
+    [(id, packed)] = store.shard.aside(count_max=9)[1].items()
+    store.shard.readmit(unpack(id, packed), owner=store.owner)
+    assert store.stands() == (50, 5)
+
+
+def test_a_copy_is_taken_for_its_version_where_only_an_older_one_was_read(store: Store) -> None:
+    """As when compaction has removed what it is a copy of."""
+    store.read(schedule(at=2))
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.stands() == (50, 8)
+
+
+def test_the_copy_of_a_change_stays_to_be_buried_as_itself(store: Store) -> None:
+    store.shard.client.zadd(store.shard.keys["changes"], {b"c": 1})
+    store.shard.park([b"a", "c|50", pack(schedule(at=9))], journal=True)
+    store.read(schedule(at=10), copy_of=VERSION)
+    assert store.bury() == [(b"a", b"s/0/9")]
+
+
+def test_a_copy_beyond_what_is_planned_in_is_left_to_planning(store: Store) -> None:
+    copy = Copy(store.pending, owner=store.owner)
+    copy.set_horizon(100, planned_ms=40)
+    store.read(schedule(at=8), copy_of=VERSION)
+    assert store.stands() is None
+    assert store.surplus() == {}
+    assert not store.shard.client.exists(store.shard.keys["touched"])
+
+
+def test_elsewhere_than_on_a_journal_a_copy_is_a_schedule(store: Store) -> None:
+    store.read(schedule(at=8), copy_of=VERSION, journal=False)
+    assert store.stands() == (50, 8)

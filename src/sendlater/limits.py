@@ -132,6 +132,10 @@ RECOVERY_LOOK_BACK_MS = 120_000
 """No batch lasts longer: what an unsettled one delivered is not older than this before its end."""
 RECOVERY_CLOCK_SKEW_MS = 10_000
 """How far a broker's clock may be behind ours when deliveries are looked up by time."""
+OFFSETS_RECOMMIT_MS = 3_600_000
+"""Pause between two commits of offsets that stand still: brokers forget a group after a week."""
+METADATA_MS_MAX = 10_000
+"""Age at which Spark's Kafka sources ask for partitions anew: those added are read soon after."""
 HORIZON_MS_MIN = 5_000
 """Shortest horizon: planning reads whole journals twice in this time."""
 REWRITE_AHEAD_MS = 60_000

@@ -345,7 +345,8 @@ class Service:
     def _start_copying(self) -> StreamingQuery:
         assert self._spark is not None
         if self._copier is None:
-            self._copier = Copier(self._spark, self.settings, self._partitions)
+            assert self._topics is not None
+            self._copier = Copier(self._spark, self.settings, self._topics)
         return self._copier.start(self._next_checkpoint("copying"))
 
     # --- running --------------------------------------------------------------------------------
@@ -448,8 +449,6 @@ class Service:
         """At once: queries and Spark end, nothing is settled."""
         self._end_queries()
         self._attendants.close()
-        if self._copier is not None:
-            self._copier.close()
         if self._lease is not None:
             self._lease.release()
         if self._spark is not None:

@@ -19,7 +19,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import names, sql, stages
 from sendlater.errors import BrokerUnavailable
-from sendlater.limits import BUCKET_PASS_ROWS_MAX
+from sendlater.limits import BUCKET_PASS_ROWS_MAX, OFFSETS_RECOMMIT_MS
 from sendlater.model import DUE_MS_MAX, Reason
 from sendlater.pipeline.delivery import producer_options
 from sendlater.pipeline.kafka_options import reader_options
@@ -29,8 +29,6 @@ PASS_PAUSE_S = 0.1
 moves, and the margin has room for both."""
 DROP_MS = 60_000
 """Pause between two requests to delete what has left the buckets."""
-KEEP_MS = 3_600_000
-"""Pause between two commits of offsets that stand still: brokers forget a group after a week."""
 LOOK_MS_MAX = 10_000
 """Longest time between two looks at buckets in which nothing is known to fall due."""
 
@@ -104,7 +102,7 @@ class Moves:
                 self._progress.drop({p: at for p, at in (self._at | done).items() if at})
             except BrokerUnavailable as error:
                 _log.warning("old records stay in the buckets", cause=str(error))
-        if now_ms - self._kept_ms >= KEEP_MS:
+        if now_ms - self._kept_ms >= OFFSETS_RECOMMIT_MS:
             self._kept_ms = now_ms
             self._progress.commit({p: Committed(at, "") for p, at in self._at.items()})
 
@@ -140,7 +138,7 @@ class Intake:
             self._taken_in()
             if any(self._at[place] < ends[place] for place in new):
                 return 0.0
-        elif time.monotonic() - self._kept_s >= KEEP_MS / 1_000:
+        elif time.monotonic() - self._kept_s >= OFFSETS_RECOMMIT_MS / 1_000:
             self._kept_s = time.monotonic()
             self._progress.commit({p: Committed(at, "") for p, at in self._at.items()})
         return self._settings.intake_trigger_ms / 1_000

@@ -8,6 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
 from sendlater.dialects import stages
+from sendlater.limits import METADATA_MS_MAX
 from sendlater.pipeline.kafka_options import reader_options
 from sendlater.pipeline.workers import Worker
 
@@ -38,6 +39,7 @@ def inbox_records(
         reader = spark.readStream.format("kafka").options(**reader_options(settings))
         # Without it a trickle of records waits 500 ms for a fetch that was under way.
         reader = reader.option("kafka.fetch.max.wait.ms", "20").option("includeHeaders", "true")
+        reader = reader.option("kafka.metadata.max.age.ms", str(METADATA_MS_MAX))
         # What retention took before we read it cannot be had: go on, the service has warned.
         reader = reader.option("failOnDataLoss", "false")
     else:

@@ -56,4 +56,6 @@ def own_kafka_topics(
         if time.monotonic() > deadline:
             raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
         time.sleep(LOOK_PAUSE_S)
+    for topic in inboxes:
+        kafka.bound_timestamps(topic, alter=settings.create_topics)
     return found

@@ -38,6 +38,9 @@ def own_kafka_topics(
     large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
     wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
     wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
+    for inbox in settings.inboxes:
+        if inbox.copy_to:
+            wanted[inbox.copy_to] |= large
     wanted[settings.rejected_topic] = large
     if settings.journals and settings.history_topic:
         wanted[settings.history_topic] = large

@@ -42,6 +42,8 @@ WAIT_BLOCK_MS_MAX = 1_000
 """Longest blocking read on Redis; below the client's socket timeout of 5 s."""
 WAIT_MS_MAX = 1_000
 """Longest a lane task waits for something due without looking at the store."""
+TIMESTAMP_SPAN_MS_MAX = 9_000_000_000_000_000
+"""How far from now a record's timestamp may be: Spark's microseconds end 9.2e15 ms from 1970."""
 REJECTED_TOPIC_BYTES_MAX = 16 * 1024 * 1024
 """`max.message.bytes` of a rejected topic we create: it must take what an inbox took."""
 TOPIC_WRITE_COUNT_MAX = 1_000

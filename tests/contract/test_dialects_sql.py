@@ -73,14 +73,19 @@ def spark():
     session.stop()
 
 
-def decode(spark, records, chosen=SETTINGS):
-    """Each record decoded, in order, as a dict; headers as pairs, bytes as bytes."""
+def frame_of(spark, records):
+    """Records as Kafka's source gives them, one after the other on a partition of their topics."""
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=READ_MS)
     rows = [
         (r.key, r.value, r.topic, 1, place, instant, r.headers or None)
         for place, r in enumerate(records)
     ]
-    frame = spark.createDataFrame(rows, SCHEMA)
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def decode(spark, records, chosen=SETTINGS):
+    """Each record decoded, in order, as a dict; headers as pairs, bytes as bytes."""
+    frame = frame_of(spark, records)
     for stage in stages(chosen):
         frame = frame.selectExpr(*stage)
     assert frame.columns == COLUMNS

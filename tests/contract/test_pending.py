@@ -210,6 +210,18 @@ def test_rows_set_aside_are_neither_delivered_nor_lost(
     assert pending.counts()["pending"] == 1
 
 
+@pytest.mark.parametrize("timestamp_ms", [-(2**62), -(2**40), -200, -1, 0, 2**62])
+def test_a_version_is_found_whatever_the_timestamp_behind_it(
+    shard: Shard, timestamp_ms: int
+) -> None:
+    """Producers write timestamps; and one that names no topic does not keep Redis looking."""
+    origin = Origin(topic="inbox", partition=3, position=7, timestamp_ms=timestamp_ms)
+    put = dataclasses.replace(schedule(b"a", 1), origin=origin)
+    for version, stands in ((b"/3/7", 1), (b"inbox/3/6", 1), (b"/", 1), (b"inbox/3/7", 0)):
+        shard.park([b"a", 1, pack(put), b"a", "", version])
+        assert shard.client.hlen(shard.keys["record"]) == stands, version
+
+
 def test_a_space_keeps_its_number_of_shards(redis_url: str, space: str) -> None:
     Pending.open(redis_url, space=space, shards=2).require_layout()
     with pytest.raises(BadSettings, match="laid out with 2"):

@@ -118,6 +118,42 @@ def test_what_cannot_be_done_is_rejected_aloud(kafka, service, bad, key, value, 
     assert told["sendlater-rejected-detail"]
 
 
+def test_what_a_target_would_refuse_is_rejected_before_it_is_sent(kafka, service, out, bad):
+    """To the byte and with all headers; and what the rejected topic would refuse is cut."""
+    small, compacted = f"small-{SPACE}", f"compacted-{SPACE}"
+    create_topics(kafka, small, max_message_bytes="10000")
+    create_topics(kafka, compacted, cleanup_policy="compact")
+    producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 2_000_000})
+    expected = {
+        "partition": (b"bad-target", OUT, b"x", {"sendlater-target-partition": "99"}),
+        "headers": (b"too-large", small, b"x", {"h": b"x" * 20_000}),
+        "keyless": (b"no-key", compacted, b"x", {}),
+        "cut": (b"too-large", OUT, b"x" * 1_048_300, {}),
+        "change": (None, OUT, b"x", {"sendlater-change": b"\xff"}),
+        "room": (None, small, b"x", {"h": b"x" * 9_000, "sendlater-target-partition": "1"}),
+    }
+    with Reader(kafka, small) as narrow:
+        for name, (_, target, value, headers) in expected.items():
+            headers = {"scheduler-target-topic": target, "sendlater-delay": "0", **headers}
+            producer.produce(IN, key=f"refused-{name}", value=value, headers=headers)
+        assert producer.flush(30) == 0
+
+        def told():
+            found = {}
+            for message in [*out.messages, *narrow.messages, *bad.messages]:
+                headers = dict(message.headers())
+                schedule_id = headers.get("sendlater-rejected-id", headers["sendlater-id"])
+                if message.key() == b"refused-cut":
+                    schedule_id = message.key()
+                if schedule_id.startswith(b"refused-"):
+                    name = schedule_id.decode().removeprefix("refused-")
+                    found.setdefault(name, []).append(headers.get("sendlater-rejected"))
+            return found if found.keys() == expected.keys() else None
+
+        found = wait_until(told, "all have arrived somewhere", timeout_s=60)
+    assert found == {name: [reason] for name, (reason, *_) in expected.items()}
+
+
 def test_stats_show_every_bucket(kafka, service):
     """Ten years away and twenty minutes away wait in different buckets."""
     for delay in ("P3652D", "20m"):

@@ -40,3 +40,13 @@ def test_it_is_not_waited_for_without_end_nor_is_anything_else(kafka, monkeypatc
     answering(kafka, monkeypatch, KafkaError._NOENT)
     with pytest.raises(BrokerUnavailable, match="ends of topic 't'"):
         kafka.ends("t")
+
+
+def test_a_record_whose_headers_cannot_be_told_is_read_all_the_same():
+    """Header names that are no UTF-8: confluent-kafka raises, and the reader of the topic ended."""
+
+    class Foreign:
+        def headers(self):
+            raise SystemError("returned a result with an exception set")
+
+    assert brokers.headers_of(Foreign()) == []

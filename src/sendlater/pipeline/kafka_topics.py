@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
+import structlog
 from confluent_kafka import (
     KafkaError,
     KafkaException,
@@ -13,6 +14,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -22,6 +25,7 @@ from confluent_kafka.admin import (
 from sendlater.config import isolation
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable
+from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
 from sendlater.model import Reason
 from sendlater.pending.target import Target
 
@@ -29,7 +33,15 @@ REQUEST_S = 10.0
 """Longest wait for one answer of a broker."""
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Topics of the broker's own: listed as any other, but no producer may write to them."""
+TIMESTAMP_BOUNDS = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+"""How far a producer's clock may be from the broker's; the third is an older name for both."""
 CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+_log = structlog.get_logger()
 
 
 class KafkaTopics:
@@ -115,6 +127,36 @@ class KafkaTopics:
                 f"journal {topic!r}: expected cleanup.policy=compact, got {policy!r}; mend it with "
                 f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
             )
+
+    def bound_timestamps(self, topic: str, *, alter: bool) -> None:
+        """Have the broker refuse records with a timestamp that Spark cannot hold (microseconds).
+
+        One of them would stop who reads the topic, for good. Unless we may `alter` its settings the
+        log says what to set by hand.
+        """
+        config = self.config(topic)
+        most = TIMESTAMP_SPAN_MS_MAX
+        wide = [name for name in TIMESTAMP_BOUNDS if int(config.get(name, 0)) > most]
+        if config.get("message.timestamp.type") == "LogAppendTime" or not wide:
+            return
+        set_to = [
+            ConfigEntry(name, str(most), incremental_operation=AlterConfigOpType.SET)
+            for name in wide
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=set_to)
+        cause = "create_topics is off"
+        if alter:
+            try:
+                self._admin.incremental_alter_configs([resource])[resource].result(REQUEST_S)
+            except KafkaException as error:
+                cause = str(error)
+            else:
+                _log.info("impossible timestamps are refused from now on", topic=topic)
+                return
+        mend = ",".join(f"{name}={most}" for name in wide)
+        told = "one record with an impossible timestamp would stop intake: bound them"
+        how = f"kafka-configs --alter --topic {topic} --add-config {mend}"
+        _log.warning(told, topic=topic, mend=how, cause=cause)
 
     def look_up(self, topic: str) -> Target | Reason | None:
         """What the topic takes; why it takes nothing; None: ask again soon.

@@ -40,6 +40,9 @@ def own_kafka_topics(
     large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
     wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
     wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
+    for inbox in settings.inboxes:
+        if inbox.copy_to:
+            wanted[inbox.copy_to] |= large
     wanted[settings.rejected_topic] = large
     if settings.journals and settings.history_topic:
         wanted[settings.history_topic] = large
@@ -58,6 +61,8 @@ def own_kafka_topics(
         if time.monotonic() > deadline:
             raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
         time.sleep(LOOK_PAUSE_S)
+    for topic in inboxes:
+        kafka.bound_timestamps(topic, alter=settings.create_topics)
     return found
 
 

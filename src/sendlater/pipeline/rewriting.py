@@ -16,7 +16,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings, client_options
 from sendlater.dialects import encode_again, encode_tombstone
 from sendlater.errors import BrokerUnavailable
-from sendlater.limits import RELEASE_COUNT_MAX, REWRITE_AHEAD_MS
+from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RELEASE_COUNT_MAX, REWRITE_AHEAD_MS
 from sendlater.model import Record, Schedule, State
 from sendlater.pending import Pending
 from sendlater.pending.packing import FIELDS, unpack
@@ -41,7 +41,9 @@ def write_again(settings: Settings, schedules: Iterable[Schedule], *, anew: bool
 
 def _write(settings: Settings, records: Iterable[Record]) -> None:
     refused: list[str] = []
-    producer = Producer({**client_options(settings), "enable.idempotence": True})
+    # By default librdkafka sends less than a journal takes by default.
+    most = {"message.max.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
+    producer = Producer({**most, **client_options(settings), "enable.idempotence": True})
     for record in records:
         assert record.partition is not None, record
         producer.produce(

@@ -23,6 +23,17 @@ local function has_header(packed)
     return false
 end
 
+-- Whether an id comes before another: by bytes, while Lua goes by the locale.
+local function before(id, other)
+    for i = 1, math.min(#id, #other) do
+        local a, b = string.byte(id, i), string.byte(other, i)
+        if a ~= b then
+            return a < b
+        end
+    end
+    return #id < #other
+end
+
 local first = redis.call('ZCOUNT', due, '-inf', '(' .. from_ms)
 local past = redis.call('ZCOUNT', due, '-inf', to_ms)
 if after_ms ~= '' then
@@ -31,7 +42,7 @@ if after_ms ~= '' then
     while low < high do
         local middle = math.floor((low + high) / 2)
         local id = redis.call('ZRANGE', due, middle, middle)[1]
-        if id < after_id or (id == after_id and backwards == '') then
+        if before(id, after_id) or (id == after_id and backwards == '') then
             low = middle + 1
         else
             high = middle

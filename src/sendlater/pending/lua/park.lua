@@ -82,10 +82,11 @@ local function write()
     end
 end
 
--- A msgpack whole number: its value and where it ends (cmsgpack cannot read what Python packs).
+-- A msgpack whole number: its value, if it is not below zero, and where it ends (cmsgpack cannot
+-- read what Python packs).
 local function whole(text, at)
     local first = string.byte(text, at) or 255
-    local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8})[first]
+    local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8})[first]
     if size and #text >= at + size then
         return struct.unpack('>I' .. size, text, at + 1), at + 1 + size
     end

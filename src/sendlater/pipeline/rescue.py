@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sendlater.config import Settings, client_options
 from sendlater.dialects.deliver import leaving
+from sendlater.errors import BrokerUnavailable
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RESCUE_COUNT_MAX
 from sendlater.model import Reason, Record, Schedule
 from sendlater.pending import Pending
@@ -65,6 +66,7 @@ class Rescue:
         """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; how many arrived.
 
         What had arrived of them must have been settled before. The others are for the lane again.
+        Raises BrokerUnavailable when the lane must not start yet.
         """
         batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
         schedules = {
@@ -77,12 +79,17 @@ class Rescue:
         told = self._send({id: found[0] for id, found in records.items()})
         arrived = {id for id, error in told.items() if error is None}
         refused = {id: e for id, e in told.items() if e is not None and e.code() in FOR_GOOD}
-        # Tombstones and history come after what they are about; what is lost here a start repairs.
-        self._send({(id, n): r for id in arrived for n, r in enumerate(records[id][1:])})
+        # Tombstones and history come after what they are about.
+        after = {(id, n): r for id in arrived for n, r in enumerate(records[id][1:])}
+        owed = {
+            id
+            for (id, _), error in self._send(after).items()
+            if error is not None and error.code() not in FOR_GOOD
+        }
         for topic in {some[id].record.topic for id in told.keys() - arrived}:
             self._targets.doubt(topic)
         for batch in batches:
-            self._settle(batch, some, arrived, refused)
+            self._settle(batch, some, arrived - owed, refused)
         _log.warning(
             "a batch that failed was delivered record by record",
             rows=len(schedules),
@@ -90,6 +97,10 @@ class Rescue:
             refused=len(refused),
             causes=sorted({error.str() for error in refused.values()})[:3],
         )
+        if owed:
+            # Nothing of the lane is released meanwhile: the look-up before its next start finds
+            # what has arrived, and writes what is owed.
+            raise BrokerUnavailable(f"{len(owed)} deliveries wait for their tombstones")
         return len(arrived)
 
     def _leaving(self, schedule: Schedule) -> list[Record]:

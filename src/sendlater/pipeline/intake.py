@@ -1,6 +1,7 @@
 """Intake: inbox topics into the pending store."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,9 +18,12 @@ EARLIEST = -2
 
 
 def starting_offsets(
-    settings: Settings, positions: dict[str, int], partitions: dict[str, int]
+    settings: Settings, positions: Mapping[str, int], partitions: Mapping[str, int]
 ) -> str:
-    """Spark's offsets JSON for every inbox partition: earliest where the store saw nothing."""
+    """Spark's offsets JSON for every inbox partition: earliest where the store saw nothing.
+
+    `partitions` must be asked anew for each start: Spark refuses to begin without one of them.
+    """
     starts = {
         inbox.topic: {
             str(number): positions.get(f"{inbox.topic}/{number}") or EARLIEST

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import (
@@ -42,6 +43,13 @@ TIMESTAMP_BOUNDS = (
 CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 _log = structlog.get_logger()
+
+
+class TopicFacts(NamedTuple):
+    """What may change about a topic: its id in Kafka, when it is made anew, and its partitions."""
+
+    id: str
+    partitions: int
 
 
 class KafkaTopics:
@@ -95,16 +103,23 @@ class KafkaTopics:
             raise BrokerUnavailable(f"Kafka does not tell offsets: {error}") from error
         return ends
 
-    def identity(self, topics: Iterable[str]) -> str:
-        """Names and ids of topics: one that was deleted and made again has another id."""
-        told = []
-        for topic in sorted(topics):
+    def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """What is known of topics, in one request. Raises BrokerUnavailable if one is not there."""
+        found = self._admin.describe_topics(TopicCollection(sorted(topics)))
+        facts: dict[str, TopicFacts] = {}
+        for topic, future in found.items():
             try:
-                future = self._admin.describe_topics(TopicCollection([topic]))[topic]
-                told.append(f"{topic}={future.result(REQUEST_S).topic_id}")
+                told = future.result(REQUEST_S)
             except KafkaException as error:
                 raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
-        return ",".join(told)
+            facts[topic] = TopicFacts(str(told.topic_id), len(told.partitions))
+        return facts
+
+    def identity(self, topics: Iterable[str]) -> str:
+        """Names and ids of topics: one that was deleted and made again has another id."""
+        return ",".join(
+            f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
+        )
 
     def may_read(self, topic: str) -> bool:
         """False where the broker says that it does not let us read, or has no such topic."""

@@ -9,7 +9,7 @@ from sendlater.client.brokers import RedisBroker
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
-from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.pipeline.kafka_topics import KafkaTopics, TopicFacts
 from sendlater.topics import Topics
 
 LOOK_PAUSE_S = 0.1
@@ -26,6 +26,18 @@ def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
         if not topics.exists(topic):
             topics.create(topic)
     return {topic: topics.partitions(topic) for topic in inboxes}
+
+
+def inbox_facts(kafka: KafkaTopics, settings: Settings) -> dict[str, TopicFacts]:
+    """Of each inbox its id in Kafka and its number of partitions, as they are now; one request.
+
+    To be asked before each start of intake, which must name every partition, and now and then: an
+    inbox with another id was deleted and made anew (see sendlater.pending.inboxes), one with more
+    partitions is read on by Spark, which asks for itself.
+
+    Raises BrokerUnavailable, also while an inbox is not there.
+    """
+    return kafka.facts(inbox.topic for inbox in settings.inboxes)
 
 
 def own_kafka_topics(

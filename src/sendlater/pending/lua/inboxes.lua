@@ -1,0 +1,31 @@
+-- Remember the ids of inbox topics; where one has changed, forget what has been read of that topic.
+--
+-- keys: seen passed topics state
+-- args: owner
+-- rest: topic id, topic id, ...
+-- returns: the topics whose id has changed
+--
+-- The id and the positions change in one step. Harmless to repeat; an id that was not known yet
+-- changes nothing.
+
+local current = redis.call('HGET', state, 'owner') or '0'
+if owner ~= current then
+    return redis.error_reply('FENCED owner ' .. owner .. ' was followed by ' .. current)
+end
+local changed = {}
+for i = rest, #ARGV, 2 do
+    local topic, id = ARGV[i], ARGV[i + 1]
+    local known = redis.call('HGET', topics, topic)
+    if known and known ~= id then
+        changed[#changed + 1] = topic
+        for _, positions in ipairs({seen, passed}) do
+            for _, source in ipairs(redis.call('HKEYS', positions)) do
+                if string.match(source, '^(.*)/%d+$') == topic then
+                    redis.call('HDEL', positions, source)
+                end
+            end
+        end
+    end
+    redis.call('HSET', topics, topic, id)
+end
+return changed

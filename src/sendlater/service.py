@@ -24,6 +24,7 @@ from sendlater.pipeline.delivery import start_lane
 from sendlater.pipeline.draining import drain
 from sendlater.pipeline.filling import Filling, reached
 from sendlater.pipeline.horizon import Horizon
+from sendlater.pipeline.inbox_watch import InboxWatch
 from sendlater.pipeline.intake import (
     inbox_records,
     intake_progress,
@@ -71,6 +72,7 @@ class Service:
         self._checkpoint = 0
         self._seen: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
+        self._inbox_watch: InboxWatch | None = None
         self._topics: KafkaTopics | None = None
         self._broker: RedisBroker | None = None
         self._recovery: Recovery | None = None
@@ -85,8 +87,6 @@ class Service:
             installation.redis_url, space=settings.space, shards=settings.shards
         )
         self._attendants = Attendants(settings, self.pending, redis_url=installation.redis_url)
-
-    # --- starting -------------------------------------------------------------------------------
 
     def start(
         self,
@@ -139,6 +139,7 @@ class Service:
         self.pending.require_layout()
         if settings.on_kafka:
             self._topics = KafkaTopics(client_options(settings))
+            self._inbox_watch = InboxWatch(self._topics, settings, self.pending)
             self._partitions = own_kafka_topics(
                 self._topics, settings, liveness=self._etf1 is not None
             )
@@ -330,6 +331,8 @@ class Service:
         spark = self._spark
         assert spark is not None
         self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
+        if self._inbox_watch is not None:
+            self._partitions = self._inbox_watch.begin(owner=self.owner)
         self._seen = self.pending.positions()
         starts = starting_offsets(self.settings, self._seen, self._partitions)
         redis_url = self.installation.redis_url
@@ -348,8 +351,6 @@ class Service:
             assert self._topics is not None
             self._copier = Copier(self._spark, self.settings, self._topics)
         return self._copier.start(self._next_checkpoint("copying"))
-
-    # --- running --------------------------------------------------------------------------------
 
     def watch(self, stop: threading.Event) -> None:
         """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
@@ -383,15 +384,18 @@ class Service:
     def _look_after_store(self, stop: threading.Event) -> None:
         """Notice a takeover, and a store that came back empty or older than it was."""
         self._require_owner()
+        settings = self.settings
         try:
             self._beat()
             self._commit_copies()
             if self._lost or self._store_is_lost():
                 self._take_over_again(stop)
                 return
-            if self.settings.journals:
-                rescue_overtaken(self.settings, self.pending)
-                bury_surplus(self.settings, self.pending)
+            if settings.journals:
+                rescue_overtaken(settings, self.pending)
+                bury_surplus(settings, self.pending)
+            anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
+            self._lost = not anew.isdisjoint(settings.journals)
             seen = self.pending.positions()
         except Exception as error:
             if isinstance(error, Fenced):
@@ -401,8 +405,8 @@ class Service:
             return
         back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
         self._seen = seen
-        if back:
-            _log.error("the store came back older than it was; reading again", inboxes=back)
+        if back or anew:
+            _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
             intake = self._workers[-1]
             if intake.query is not None:
                 intake.query.stop()
@@ -427,8 +431,6 @@ class Service:
             return False
         _log.error("the store has lost what it knew" if forgotten else "the store is to be rebuilt")
         return True
-
-    # --- stopping -------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""

@@ -261,7 +261,7 @@ class World:
         self.end = 0
         self.pending, self.shard = pending, pending.shards[0]
         self.fails: Exception | None = None
-        self.progress: tuple[int, int, dict[str, int]] | None = None
+        self.progress: tuple[int, int, dict[str, int]] | None = (1, 0, {})
         self.watermark = Watermark(
             pending,
             Inboxes(ends=self.ends, progress=lambda: self.progress),
@@ -322,6 +322,16 @@ def test_nothing_is_held_for_ever_and_an_outage_does_not_count(pending, owner):
     world.after(5_500)
     world.after(1_000)
     assert Desk(pending).tally()["held-ms"] == 1_000
+
+
+def test_a_start_that_is_slow_does_not_count_either(pending, owner):
+    """Until intake is past its first batch it is not stuck, only cold."""
+    world = World(pending, owner)
+    world.end, world.progress = 7, None
+    assert [world.after(20_000) for _ in range(5)] == [None] * 5
+    world.progress = (1, 0, {})
+    assert world.after(19_000) is None
+    assert world.after(11_000) == -30_000
 
 
 def test_markers_behind_the_last_record_do_not_hold_anything_up(pending, owner):

@@ -6,7 +6,8 @@ import structlog
 
 from sendlater.pending.connect import answering
 from sendlater.pending.scripts import script
-from sendlater.pending.store import Pending, Shard
+from sendlater.pending.shard import Shard
+from sendlater.pending.store import Pending
 
 _log = structlog.get_logger()
 

@@ -26,6 +26,8 @@ TICK_S = 0.25
 """Pause between two questions to the broker: so far the watermark is behind at least."""
 PASSED_AFTER_MS = 1_000
 """How long intake may stand before an end until Spark is asked whether a record is there at all."""
+BEGIN_MS_MAX = 120_000
+"""How long intake may take for its first batch, after a start, before holding counts."""
 TOLD_EVERY_MS = 10_000
 """Pause between two log lines about a hold that goes on."""
 
@@ -77,7 +79,7 @@ class Watermark:
         self._clock = clock or SystemClock()
         self._looks: deque[_Look] = deque()
         self._at_ms: int | None = None
-        self._not_before = self._clock.elapsed_ms()
+        self._not_before = self._began = self._clock.elapsed_ms()
         self._resumed: float | None = None
         """Since when everybody has answered: holding counts from there."""
         self._ticked = self._clock.elapsed_ms()
@@ -100,7 +102,8 @@ class Watermark:
 
         Nothing is asked for a while: what a producer still sends must be on its topic before.
         """
-        self._not_before = self._clock.elapsed_ms() + pause_ms
+        self._began = self._clock.elapsed_ms()
+        self._not_before = self._began + pause_ms
         self._at_ms, self._resumed = None, None
         self._looks.clear()
 
@@ -180,6 +183,10 @@ class Watermark:
         assert self._resumed is not None
         if self._pending.due_within(0 if bound_ms is None else bound_ms + 1, now_ms):
             tell(self._pending.shards[0], {"held-ms": round(elapsed - since)})
+        begins = self._at_ms is None and elapsed - self._began < BEGIN_MS_MAX
+        if begins and self._inboxes.progress() is None:
+            # A JVM that has just started is slow, but not stuck.
+            self._resumed = elapsed
         latest_ms = now_ms - self._hold_ms_max
         if elapsed - self._resumed < self._hold_ms_max or (bound_ms or 0) >= latest_ms:
             return bound_ms

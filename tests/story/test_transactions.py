@@ -1,0 +1,67 @@
+"""Transactions: what they abort is never delivered, and nobody waits for what follows."""
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+from installation import Installation
+
+from sendlater import Cancelled, Scheduler
+
+pytestmark = pytest.mark.story
+
+CANCEL_S_MAX = 10.0
+
+
+@pytest.fixture(scope="module")
+def here(kafka, redis_url, tmp_path_factory):
+    here = Installation(kafka, redis_url, tmp_path_factory.mktemp("transactions"))
+    with here.service.start(), here.readers[here.target]:
+        yield here
+
+
+@pytest.fixture
+def writer(kafka, here):
+    writer = Producer({"bootstrap.servers": kafka, "transactional.id": here.name})
+    writer.init_transactions(30)
+    return writer
+
+
+def write(here, writer, name, *, end, delay="0"):
+    """One schedule in a transaction of its own, and how that ends."""
+    writer.begin_transaction()
+    headers = [("scheduler-target-topic", here.target), ("sendlater-delay", delay)]
+    writer.produce(here.inbox, value=b"v", key=name, headers=headers, partition=0)
+    assert writer.flush(30) == 0
+    end(30)
+
+
+def test_only_what_is_committed_is_delivered_and_a_cancel_is_answered_at_once(
+    kafka, redis_url, here, writer
+):
+    """The inbox ends with a marker, which is no record: nobody must wait until it has been read."""
+    write(here, writer, b"aborted", end=writer.abort_transaction)
+    write(here, writer, b"committed", end=writer.commit_transaction)
+    write(here, writer, b"cancelled", end=writer.commit_transaction, delay="1h")
+    with Scheduler(
+        kafka, redis_url=redis_url, space=here.name, inboxes=({"topic": here.inbox},)
+    ) as scheduler:
+        asked_s = time.monotonic()
+        answer = scheduler.cancel("cancelled")
+        took_s = time.monotonic() - asked_s
+
+    assert answer is Cancelled.CANCELLED
+    assert took_s < CANCEL_S_MAX
+    assert here.arrival(b"committed").value() == b"v"
+    assert not here.arrivals(here.target, b"aborted")
+
+
+def test_an_aborted_transaction_at_the_end_is_not_waited_for(kafka, redis_url, here, writer):
+    write(here, writer, b"stays", end=writer.commit_transaction, delay="1h")
+    write(here, writer, b"aborted-last", end=writer.abort_transaction)
+    with Scheduler(
+        kafka, redis_url=redis_url, space=here.name, inboxes=({"topic": here.inbox},)
+    ) as scheduler:
+        asked_s = time.monotonic()
+        assert scheduler.cancel("stays") is Cancelled.CANCELLED
+        assert time.monotonic() - asked_s < CANCEL_S_MAX

@@ -6,14 +6,20 @@ from structlog.testing import capture_logs
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
-from sendlater.errors import BadSettings
+from sendlater.errors import BadSettings, BrokerUnavailable
 from sendlater.limits import REJECTED_BYTES_MAX
 from sendlater.model import Origin, Reason, Record, Schedule
 from sendlater.pending import Batch, Pending, Target
 from sendlater.pending.packing import unpack
 from sendlater.pipeline.rows import unpack_columns
 from sendlater.pipeline.source import Lane, ShardSlice, ShardTask
-from sendlater.pipeline.targets import ASIDE_COUNT_MAX, REFRESH_MS, REFUSED_MS, Targets
+from sendlater.pipeline.targets import (
+    ASIDE_COUNT_MAX,
+    LOOK_UP_ATTEMPTS_MAX,
+    REFRESH_MS,
+    REFUSED_MS,
+    Targets,
+)
 
 ROOMY = Target(record_bytes_max=1_000_000, partitions=2)
 SHARDS = 2
@@ -24,8 +30,11 @@ class Broker:
 
     def __init__(self, **topics):
         self.topics = {"bad": ROOMY, "out": ROOMY, **topics}
+        self.away = False
 
     def look_up(self, topic):
+        if self.away:
+            raise BrokerUnavailable("away")
         return self.topics.get(topic, Reason.UNKNOWN_TOPIC)
 
 
@@ -202,6 +211,20 @@ def test_partitions_and_sizes_are_looked_at_before_and_growth_is_noticed(here):
     here.targets.tick()
     here.put(b"beyond", partition=3)
     assert [s.id for s in here.deliver()] == [b"beyond"]
+
+
+def test_while_the_broker_is_away_nothing_is_rejected(here):
+    """However often it is asked: that says nothing about a topic."""
+    here.put(b"patient", topic="new")
+    here.broker.topics["new"], here.broker.away = ROOMY, True
+    here.deliver()
+    for _ in range(2 * LOOK_UP_ATTEMPTS_MAX):
+        here.clock.advance(REFRESH_MS)
+        here.targets.tick()
+    assert (here.aside(), here.pending.counts()["rejected"]) == (1, 0)
+    here.broker.away = False
+    here.targets.tick()
+    assert [s.id for s in here.deliver()] == [b"patient"]
 
 
 def test_a_compacted_target_takes_no_null_key(redis_url, space):

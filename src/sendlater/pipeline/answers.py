@@ -19,7 +19,7 @@ class Looks(Protocol):
     """Who asks the broker."""
 
     def look_up(self, topic: str) -> Target | Reason | None:
-        """What a topic takes, why it takes nothing, or None: ask again soon."""
+        """What it takes, why it takes nothing, or None: ask again. Raises BrokerUnavailable."""
 
 
 class Answers:
@@ -70,10 +70,17 @@ class Answers:
             self._asked.discard(topic)
 
     def _look_up(self, topic: str) -> Target | Reason:
-        for _ in range(LOOK_UP_ATTEMPTS_MAX):
-            answer = self._topics.look_up(topic)
+        left = LOOK_UP_ATTEMPTS_MAX
+        while left:
+            try:
+                answer = self._topics.look_up(topic)
+            except BrokerUnavailable:
+                # An outage says nothing about a topic, however long it is.
+                time.sleep(TICK_S)
+                continue
             if answer is not None:
                 return answer
+            left -= 1
             time.sleep(TICK_S)
         return Reason.UNKNOWN_TOPIC
 

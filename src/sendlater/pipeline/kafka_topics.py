@@ -177,14 +177,14 @@ class KafkaTopics:
         """What the topic takes; why it takes nothing; None: ask again soon.
 
         A topic that is not there is asked for the way a producer does, so that a broker with
-        auto.create.topics.enable creates it and one without does not.
+        auto.create.topics.enable creates it and one without does not. Raises BrokerUnavailable.
         """
         if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
             return Reason.BAD_TARGET
         try:
             found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
-        except KafkaException:
-            return None
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not tell of {topic!r}: {error}") from error
         if found.error is not None:
             if found.error.code() in CREATING:
                 return None

@@ -12,7 +12,7 @@ import structlog
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.errors import BadSettings, Fenced, StoreUnavailable
+from sendlater.errors import BadSettings, BrokerUnavailable, Fenced, StoreUnavailable
 from sendlater.limits import REJECTED_BYTES_MAX
 from sendlater.model import Reason, Schedule
 from sendlater.pending import Pending, Shard, Target
@@ -142,6 +142,8 @@ class Targets:
             return
         topic = self._settings.rejected_topic
         takes = self._answer(topic, trusted_ms=REFUSED_MS)
+        if takes is None:
+            return
         instead = None
         if isinstance(takes, Target) and takes.record_bytes_max >= REJECTED_BYTES_MAX:
             instead = rejected(schedule, refused, self.known, rejected_topic=topic)
@@ -169,7 +171,11 @@ class Targets:
         known, asked_ms = self._answers.get(topic, (None, 0))
         if known and now_ms < asked_ms + (REFUSED_MS if isinstance(known, Reason) else trusted_ms):
             return known
-        answer = self._topics.look_up(topic)
+        try:
+            answer = self._topics.look_up(topic)
+        except BrokerUnavailable:
+            # An outage says nothing about a topic, however long it is.
+            return None
         if answer is None:
             self._attempts[topic] += 1
             if self._attempts[topic] < LOOK_UP_ATTEMPTS_MAX:

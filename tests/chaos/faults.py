@@ -301,11 +301,12 @@ class Installation:
 
     def _start_if_ended(self) -> str:
         """After a loss that may end the service or not; if so it is started again."""
-        ended = wait_for(lambda: not self.service.running, timeout_s=END_TIMEOUT_S)
-        if not ended:
+        began_s = time.monotonic()
+        if not wait_for(lambda: not self.service.running, timeout_s=END_TIMEOUT_S):
             return "and the service stayed"
+        ended_s = time.monotonic() - began_s
         self._start()
-        return "and the service ended, and was started again"
+        return f"and the service ended after {ended_s:.1f} s, and was started again"
 
     def _end(self, service: ServiceProcess) -> None:
         try:

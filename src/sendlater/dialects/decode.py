@@ -228,6 +228,7 @@ def _scheduled(settings: Settings) -> list[str]:
         "headers": f"filter(headers, h -> h.key NOT IN {sql.texts(removed)})",
         "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts(names.STALE)})",
     }
+    change = f"CAST({sql.header(sql.text(names.CHANGE))} AS STRING)"
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     cancels = "dialect = 'headers' AND value IS NULL"
     # Due by the record's clock; the sink puts right one that is ahead of ours. Not now() here: it
@@ -259,7 +260,8 @@ def _scheduled(settings: Settings) -> list[str]:
         ),
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
-        f"ELSE CAST({sql.header(sql.text(names.CHANGE))} AS STRING) END AS change",
+        # Anybody may write the header of a change; nobody else says what a copy is.
+        f"WHEN NOT startswith({change}, 'again ') THEN {change} END AS change",
     ]
 
 

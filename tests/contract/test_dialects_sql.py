@@ -231,10 +231,14 @@ def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark)
     copy, anew = encode_again(first), encode_again(first, anew=True)
     elsewhere = schedule(SOON, TARGET, (names.AGAIN, b"schedules/2/0"))
     nothing = schedule(TARGET, (names.AGAIN, b"schedules/1/0"))
+    forged, change = (
+        schedule(SOON, TARGET, (names.CHANGE, told)) for told in (b"again elsewhere/0/0", b"c1")
+    )
 
-    rows = decode(spark, [copy, copy, anew, elsewhere, nothing], chosen)
-    assert [row["change"] for row in rows] == ["again schedules/1/0"] * 2 + [None] * 3
-    assert [row["dialect"] for row in rows] == ["headers"] * 4 + ["rejected"]
+    rows = decode(spark, [copy, copy, anew, elsewhere, nothing, forged, change], chosen)
+    assert [row["change"] for row in rows[:2]] == ["again schedules/1/0"] * 2
+    assert [row["change"] for row in rows[2:]] == [None] * 4 + ["c1"]
+    assert [row["dialect"] for row in rows[:5]] == ["headers"] * 4 + ["rejected"]
     for row in rows[:3]:
         assert [row[c] for c in COLUMNS[:7]] == [
             *(b"id", first.due_ms, "t", None, b"", record.value, record.headers)

@@ -165,6 +165,16 @@ def test_a_task_that_is_tried_again_knows_all_and_the_first_try_can_do_no_more(
     assert [s.id for s in pending.list(count_max=9)] == [b"c"]
 
 
+def test_a_run_that_ends_leaves_nothing_of_its_attempts(pending, shard, owner):
+    """Not even of those that claimed no row: nobody would come by them again."""
+    shard.attempt(lane(pending, owner), owner=owner, attempt="1")
+    other = lane(pending, owner, 1)
+    shard.attempt(other, owner=owner, attempt="1")
+    assert shard.client.hlen(shard.keys["batches"] + "-attempts") == 2
+    lane(pending, owner)
+    assert shard.client.hkeys(shard.keys["batches"] + "-attempts") == [other.name.encode()]
+
+
 def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_path):
     """It may have lost its last moments, and what was claimed in them has left already."""
     with own_redis(tmp_path) as server:

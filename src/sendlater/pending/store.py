@@ -159,7 +159,7 @@ class Pending:
             run = max(
                 script("begin")(
                     self.client,
-                    state=shard.keys["state"],
+                    **shard._keys("state", "batches"),
                     owner=owner,
                     what=what,
                     at_least=run,

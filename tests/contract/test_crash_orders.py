@@ -1,5 +1,7 @@
 """Orders of crashes, attempts and outages that once lost, doubled or brought back a schedule."""
 
+import threading
+
 import pytest
 from servers import own_redis
 
@@ -9,6 +11,7 @@ from sendlater.model import Cancelled, Origin, Record, Schedule
 from sendlater.pending import Answer, Batch, Desk, Move, Pending, Shard
 from sendlater.pending.packing import pack
 from sendlater.pending.scripts import LaneEnded, script
+from sendlater.pending.takeover import hold
 from sendlater.pipeline.source import DueReader, Lane, ShardSlice, ShardTask
 from sendlater.pipeline.watermark import Inboxes, Watermark
 
@@ -183,6 +186,8 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         batch = lane(pending, owner)
         shard = pending.shards[0]
         shard.park(row(b"a", 1))
+        assert not pending.is_armed(owner=owner)
+        pending.arm(owner=owner)
         assert pending.is_armed(owner=owner)
         pending.client.script_flush()  # what a restart does to scripts
         assert not pending.is_armed(owner=owner)
@@ -192,7 +197,11 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         other = Pending.open(server.url, space="other", shards=1)
         lane(other, other.fence())
         assert not pending.is_armed(owner=owner)
+        # Nor does who finds that out: runs that began before have lost what they stand on.
         pending.arm(owner=owner)
+        with pytest.raises(StoreWentBack, match="started anew"):
+            shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+        batch = lane(pending, owner)
         assert shard.claim(batch, owner=owner, now_ms=9, count_max=9).ids == [b"a"]
 
 
@@ -328,6 +337,30 @@ def test_nothing_is_held_for_ever_and_an_outage_does_not_count(pending, owner):
     world.after(5_500)
     world.after(1_000)
     assert Desk(pending).tally()["held-ms"] == 1_000
+
+
+def test_a_watermark_that_begins_anew_tells_the_store_nothing_of_before(pending, owner):
+    """A look under way must not let go of what is held because the store has gone back."""
+    world = World(pending, owner)
+    ends = world.ends
+    begun, anew = threading.Event(), threading.Event()
+
+    def slow_ends() -> dict[str, int]:
+        begun.set()
+        anew.wait(0.05)
+        return ends()
+
+    world.watermark._inboxes = Inboxes(ends=slow_ends)
+    ticking = threading.Thread(target=world.watermark.tick)
+    ticking.start()
+    begun.wait()
+    world.watermark.begin_anew(pause_ms=1_000)
+    anew.set()
+    hold(pending, owner=owner)
+    ticking.join()
+    assert pending.shards[0].state()["held"] == str(owner)
+    assert world.after(999) is None
+    assert world.after(1) == 5_000
 
 
 def test_markers_behind_the_last_record_do_not_hold_anything_up(pending, owner):

@@ -146,9 +146,9 @@ class Shard:
     ) -> Claim:
         """Move what is due into `batch`, oldest first.
 
-        Raises StoreWentBack when the server was started anew: see `Pending.arm`.
+        Raises StoreWentBack when the server was started anew: see `Pending.open_lane`.
         """
-        claim = script("claim").armed(f"{self.space}/{owner}")
+        claim = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
         got = claim(
             self.client,
             **self._keys("due", "record", "state", "batches"),

@@ -97,10 +97,11 @@ class Pending:
         return max(self.owners())
 
     def arm(self, *, owner: int) -> None:
-        """Let this owner's tasks claim, until a server is started anew or a replica takes over.
+        """Remember every server as it is now, until it is started anew or a replica takes over.
 
-        Such a server may have lost its last moments, claims among them: whoever arms it again must
-        have seen to it that nothing is claimed before intake has read what is on the inboxes.
+        Such a server may have lost its last moments, claims among them. Whoever finds that out sees
+        to it that nothing is claimed before intake has read what is on the inboxes, and does so
+        after arming: then, if that is lost too, it is found out again.
         """
         script("claim").armed(f"{self.space}/{owner}").arm(self.client)
 
@@ -109,9 +110,12 @@ class Pending:
         return script("claim").armed(f"{self.space}/{owner}").is_armed(self.client)
 
     def open_lane(self, lane: int, *, owner: int) -> int:
-        """Begin a new run of a lane: older runs can claim no more, their batches are released."""
+        """Begin a new run of a lane: older runs can claim no more, their batches are released.
+
+        A run claims from the servers that it began on, until one is started anew.
+        """
         run = self._begin(f"lane:{lane}", owner=owner)
-        self.arm(owner=owner)
+        script("claim").armed(f"{self.space}/{owner}/{lane}/{run}").arm(self.client)
         for shard in self.shards:
             for name, of_lane in shard.batches().items():
                 if of_lane == lane:

@@ -288,9 +288,7 @@ class Desk:
 
     def note(self, numbers: Mapping[str, int]) -> None:
         """Set numbers that are no counters."""
-        shard = self.pending.shards[0]
-        with answering():
-            shard.client.hset(shard.keys["tally"], mapping=dict(numbers))
+        self.pending.shards[0].mark("tally", dict(numbers))
 
     def memory(self) -> tuple[int, int]:
         """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over a cluster's nodes."""

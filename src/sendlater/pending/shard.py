@@ -255,11 +255,13 @@ class Shard:
 
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look these target topics up before anything for them falls due."""
-        self.client.sadd(self.keys["wanted"], *topics)
+        with answering():
+            self.client.sadd(self.keys["wanted"], *topics)
 
     def wanted(self, *, count_max: int) -> list[str]:
         """Take target topics that nobody has looked up."""
-        taken: Any = self.client.spop(self.keys["wanted"], count_max)
+        with answering():
+            taken: Any = self.client.spop(self.keys["wanted"], count_max)
         return [topic.decode() for topic in taken or ()]
 
     def set_aside(self, batch: Batch, ids: list[bytes]) -> None:
@@ -273,7 +275,8 @@ class Shard:
 
     def aside(self, *, count_max: int) -> list[Schedule]:
         """Some of the rows set aside, at least one when there are any."""
-        rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
+        with answering():
+            rows = self.client.hscan(self.keys["aside"], count=count_max)[1].items()
         return [unpack(i, packed) for i, packed in rows]
 
     def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:

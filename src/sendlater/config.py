@@ -171,7 +171,8 @@ class Settings(BaseSettings):
     """A cancellation or a newer version that its inbox acknowledged so long before the due time
     wins, always: what is due later waits until intake has read the inboxes."""
     hold_ms_max: int = Field(30_000, ge=0, le=3_600_000)
-    """Longest that a schedule waits for that, from when intake is at work; then it is delivered, and the log says so."""
+    """Longest that a schedule waits for that, from when intake is at work; then it is delivered,
+    and the log says so."""
     recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
     """Pause before deliveries of a dead service are looked up: its producer may be repeating."""
     restart_delay_ms_max: int = Field(10_000, gt=0)

@@ -199,13 +199,13 @@ class Service:
                 return False
 
     def _take_over_once(self, stop: threading.Event) -> bool:
-        """Nothing is delivered before intake has read what was on the journals when this began,
-        nor before it has read what is on the inboxes: a newer version or a cancellation may be
-        among it."""
+        """Nothing is delivered before intake has read what was on the journals when this began, and
+        what is on the inboxes: a newer version or a cancellation may be among it."""
         self.owner = self.pending.fence(above=self.owner)
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)
         # All start at once, as each takes seconds; lanes find nothing before intake has caught up.
+        self.pending.arm(owner=self.owner)
         hold(self.pending, owner=self.owner)
         for worker in reversed(self._workers):
             worker.begin()
@@ -301,13 +301,13 @@ class Service:
         settings, spark = self.settings, self._spark
         assert worker.lane is not None
         assert spark is not None
-        self._look_for_restart()
         if self._recovery is not None:
             self._recovery.settle(owner=self.owner, lane=worker.lane)
         if worker.refused and self._targets is not None:
             worker.refused = False
             Rescue(settings, self.pending, self._targets, owner=self.owner).deliver(worker.lane)
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
+        self._look_for_restart()
         lane = Lane.of(
             settings,
             redis_url=self.installation.redis_url,
@@ -319,13 +319,15 @@ class Service:
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
     def _look_for_restart(self) -> None:
-        """A server that was started anew, or a replica that took over, may have lost its last
-        moments: claims, and what intake had read. Nothing is claimed before it is read again."""
-        if self._watermark is None or self.pending.is_armed(owner=self.owner):
+        """A server that was started anew may have lost its last moments: claims, and what intake
+        had read. Nothing is claimed before that is read again, nor by a run older than a server."""
+        if self.pending.is_armed(owner=self.owner):
             return
         _log.warning("the store was started anew: deliveries wait for intake")
+        self.pending.arm(owner=self.owner)
+        if self._watermark is not None:
+            self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
         hold(self.pending, owner=self.owner)
-        self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
 
     def _start_intake(self) -> StreamingQuery:
         spark = self._spark

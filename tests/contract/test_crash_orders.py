@@ -1,14 +1,19 @@
 """Orders of crashes, attempts and outages that once lost, doubled or brought back a schedule."""
 
+import threading
+
+import psutil
 import pytest
 from servers import own_redis
 
 from sendlater.clock import FixedClock
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.local.redis_server import RedisServer
 from sendlater.model import Cancelled, Origin, Record, Schedule
 from sendlater.pending import Answer, Batch, Desk, Move, Pending, Shard
 from sendlater.pending.packing import pack, unpack
 from sendlater.pending.scripts import LaneEnded, script
+from sendlater.pending.takeover import hold
 from sendlater.pipeline.source import DueReader, Lane, ShardSlice, ShardTask
 from sendlater.pipeline.watermark import Inboxes, Watermark
 
@@ -169,6 +174,16 @@ def test_a_task_that_is_tried_again_knows_all_and_the_first_try_can_do_no_more(
     assert [s.id for s in pending.list(count_max=9)] == [b"c"]
 
 
+def test_a_run_that_ends_leaves_nothing_of_its_attempts(pending, shard, owner):
+    """Not even of those that claimed no row: nobody would come by them again."""
+    shard.attempt(lane(pending, owner), owner=owner, attempt="1")
+    other = lane(pending, owner, 1)
+    shard.attempt(other, owner=owner, attempt="1")
+    assert shard.client.hlen(shard.keys["batches"] + "-attempts") == 2
+    lane(pending, owner)
+    assert shard.client.hkeys(shard.keys["batches"] + "-attempts") == [other.name.encode()]
+
+
 def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_path):
     """It may have lost its last moments, and what was claimed in them has left already."""
     with own_redis(tmp_path) as server:
@@ -177,6 +192,8 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         batch = lane(pending, owner)
         shard = pending.shards[0]
         shard.park(row(b"a", 1))
+        assert not pending.is_armed(owner=owner)
+        pending.arm(owner=owner)
         assert pending.is_armed(owner=owner)
         pending.client.script_flush()  # what a restart does to scripts
         assert not pending.is_armed(owner=owner)
@@ -186,8 +203,31 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         other = Pending.open(server.url, space="other", shards=1)
         lane(other, other.fence())
         assert not pending.is_armed(owner=owner)
+        # Nor does who finds that out: runs that began before have lost what they stand on.
         pending.arm(owner=owner)
+        with pytest.raises(StoreWentBack, match="started anew"):
+            shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+        batch = lane(pending, owner)
         assert shard.claim(batch, owner=owner, now_ms=9, count_max=9).ids == [b"a"]
+
+
+def test_a_restart_is_noticed_although_nothing_was_lost_in_it(tmp_path):
+    """Redis before 7 writes SCRIPT LOAD to its file: what is known by that says nothing."""
+    with own_redis(tmp_path) as server:
+        pending = Pending.open(server.url, space="s", shards=2)
+        owner = pending.fence()
+        batch = lane(pending, owner)
+        pending.arm(owner=owner)
+        pending.put(schedule(b"a", 1))
+        process = psutil.Process(server.pid)
+        process.kill()
+        process.wait(10)
+        with RedisServer(server.log.parent, port=server.port):
+            pending = Pending.open(server.url, space="s", shards=2)
+            assert pending.get(b"a") is not None
+            assert not pending.is_armed(owner=owner)
+            with pytest.raises(StoreWentBack, match="started anew"):
+                pending.shard_of(b"a").claim(batch, owner=owner, now_ms=9, count_max=9)
 
 
 def test_a_full_redis_lets_deliveries_go_on_however_late_they_are(tmp_path):
@@ -332,6 +372,30 @@ def test_a_start_that_is_slow_does_not_count_either(pending, owner):
     world.progress = (1, 0, {})
     assert world.after(19_000) is None
     assert world.after(11_000) == -30_000
+
+
+def test_a_watermark_that_begins_anew_tells_the_store_nothing_of_before(pending, owner):
+    """A look under way must not let go of what is held because the store has gone back."""
+    world = World(pending, owner)
+    ends = world.ends
+    begun, anew = threading.Event(), threading.Event()
+
+    def slow_ends() -> dict[str, int]:
+        begun.set()
+        anew.wait(0.05)
+        return ends()
+
+    world.watermark._inboxes = Inboxes(ends=slow_ends)
+    ticking = threading.Thread(target=world.watermark.tick)
+    ticking.start()
+    begun.wait()
+    world.watermark.begin_anew(pause_ms=1_000)
+    anew.set()
+    hold(pending, owner=owner)
+    ticking.join()
+    assert pending.shards[0].state()["held"] == str(owner)
+    assert world.after(999) is None
+    assert world.after(1) == 5_000
 
 
 def test_markers_behind_the_last_record_do_not_hold_anything_up(pending, owner):

@@ -14,7 +14,6 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
-from sendlater.pending.connect import answering
 
 _HEADER = re.compile(r"^-- (keys|args|full): (.+)$", re.MULTILINE)
 _OWNED = (
@@ -80,15 +79,32 @@ class Script:
         """
         return _armed(self.name, name)
 
-    def arm(self, client: Any) -> None:
-        """Tell every server this script. Raises StoreUnavailable."""
-        with answering():
-            client.script_load(self.lua)
+    def arm(self, client: Any, **values: Any) -> None:
+        """Tell a server this script, by a call that it refuses. Raises StoreUnavailable.
 
-    def is_armed(self, client: Any) -> bool:
-        """Whether every server knows this script. Raises StoreUnavailable."""
-        with answering():
-            return all(client.script_exists(self.sha))
+        Not by SCRIPT LOAD, which Redis before 7 writes to its file: it would know it after a
+        restart too.
+        """
+        try:
+            client.eval(self.lua, len(self.keys), *self.given(values))
+        except redis.exceptions.ResponseError as error:
+            if str(error).partition(" ")[0] not in _REFUSALS:
+                raise
+        except redis.exceptions.RedisError as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+
+    def is_armed(self, client: Any, **values: Any) -> bool:
+        """Whether a server knows this script, by the same call. Raises StoreUnavailable."""
+        try:
+            client.evalsha(self.sha, len(self.keys), *self.given(values))
+        except redis.exceptions.NoScriptError:
+            return False
+        except redis.exceptions.ResponseError as error:
+            if str(error).partition(" ")[0] not in _REFUSALS:
+                raise
+        except redis.exceptions.RedisError as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        return True
 
     def given(self, values: dict[str, Any]) -> list[Any]:
         """Values by name, as the list of keys and arguments that Redis wants."""

@@ -147,9 +147,9 @@ class Shard:
     ) -> Claim:
         """Move what is due into `batch`, oldest first.
 
-        Raises StoreWentBack when the server was started anew: see `Pending.arm`.
+        Raises StoreWentBack when the server was started anew: see `Pending.open_lane`.
         """
-        claim = script("claim").armed(f"{self.space}/{owner}")
+        claim = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
         got = claim(
             self.client,
             **self._keys("due", "record", "state", "batches"),
@@ -169,6 +169,21 @@ class Shard:
         if got in (b"draining", b"held"):
             return Claim([], [], draining=got == b"draining", held=got == b"held")
         return Claim([], [], next_due_ms=int(float(got)) if got else None)
+
+    def arm(self, name: str) -> None:
+        """Let claims under this name pass, until the server is started anew."""
+        script("claim").armed(name).arm(self.client, **self._refused_claim())
+
+    def is_armed(self, name: str) -> bool:
+        """Whether the server is still the one that was armed."""
+        return script("claim").armed(name).is_armed(self.client, **self._refused_claim())
+
+    def _refused_claim(self) -> dict[str, Any]:
+        """Arguments of a claim for no run of any lane."""
+        words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
+        numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
+        keys = self._keys("due", "record", "state", "batches")
+        return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
 
     def close(self, batch: Batch, *, owner: int, attempt: str) -> None:
         """Let no attempt claim into a batch any more. Raises LaneEnded when another one works."""
@@ -256,11 +271,13 @@ class Shard:
 
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look these target topics up before anything for them falls due."""
-        self.client.sadd(self.keys["wanted"], *topics)
+        with answering():
+            self.client.sadd(self.keys["wanted"], *topics)
 
     def wanted(self, *, count_max: int) -> list[str]:
         """Take target topics that nobody has looked up."""
-        taken: Any = self.client.spop(self.keys["wanted"], count_max)
+        with answering():
+            taken: Any = self.client.spop(self.keys["wanted"], count_max)
         return [topic.decode() for topic in taken or ()]
 
     def set_aside(self, batch: Batch, ids: list[bytes]) -> None:

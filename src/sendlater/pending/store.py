@@ -61,8 +61,11 @@ class Pending:
     def require_layout(self) -> None:
         """Claim the space for this number of shards; raises BadSettings when it has another."""
         key = self.shards[0].keys["state"]
-        self.client.hsetnx(key, "shards", len(self.shards))
-        stands = int(self.client.hget(key, "shards") or 0)
+        with answering():
+            # Asked first: a Redis that is full refuses to write what stands there already.
+            if not self.client.hexists(key, "shards"):
+                self.client.hsetnx(key, "shards", len(self.shards))
+            stands = int(self.client.hget(key, "shards") or 0)
         if stands != len(self.shards):
             raise BadSettings(
                 f"shards: space {self.space!r} was laid out with {stands}, got {len(self.shards)}; "
@@ -98,22 +101,27 @@ class Pending:
         return max(self.owners())
 
     def arm(self, *, owner: int) -> None:
-        """Let this owner's tasks claim, until a server is started anew or a replica takes over.
+        """Remember every server as it is now, until it is started anew or a replica takes over.
 
-        Such a server may have lost its last moments, claims among them: whoever arms it again must
-        have seen to it that nothing is claimed before intake has read what is on the inboxes.
+        Such a server may have lost its last moments, claims among them. Whoever finds that out sees
+        to it that nothing is claimed before intake has read what is on the inboxes, and does so
+        after arming: then, if that is lost too, it is found out again.
         """
-        script("claim").armed(f"{self.space}/{owner}").arm(self.client)
+        for shard in self.shards:
+            shard.arm(f"{self.space}/{owner}")
 
     def is_armed(self, *, owner: int) -> bool:
         """Whether every server is the one that was armed."""
-        return script("claim").armed(f"{self.space}/{owner}").is_armed(self.client)
+        return all(shard.is_armed(f"{self.space}/{owner}") for shard in self.shards)
 
     def open_lane(self, lane: int, *, owner: int) -> int:
-        """Begin a new run of a lane: older runs can claim no more, their batches are released."""
+        """Begin a new run of a lane: older runs can claim no more, their batches are released.
+
+        A run claims from the servers that it began on, until one is started anew.
+        """
         run = self._begin(f"lane:{lane}", owner=owner)
-        self.arm(owner=owner)
         for shard in self.shards:
+            shard.arm(f"{self.space}/{owner}/{lane}/{run}")
             for name, of_lane in shard.batches().items():
                 if of_lane == lane:
                     shard.release(name, owner=owner)
@@ -160,7 +168,7 @@ class Pending:
             run = max(
                 script("begin")(
                     self.client,
-                    state=shard.keys["state"],
+                    **shard._keys("state", "batches"),
                     owner=owner,
                     what=what,
                     at_least=run,

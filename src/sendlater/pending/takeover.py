@@ -13,7 +13,7 @@ import structlog
 
 from sendlater.errors import StoreUnavailable
 from sendlater.limits import RELEASE_COUNT_MAX
-from sendlater.pending.connect import connect
+from sendlater.pending.connect import answering, connect
 from sendlater.pending.packing import unpack
 from sendlater.pending.scripts import script
 from sendlater.pending.shard import OVERTAKEN, Batch, Shard
@@ -136,7 +136,8 @@ def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettle
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
             if lane is None or lane == of_lane:
-                rows = shard.client.hgetall(shard._batch_key(name))
+                with answering():
+                    rows = shard.client.hgetall(shard._batch_key(name))
                 if rows:
                     yield Unsettled(shard, name, list(rows), list(rows.values()))
 
@@ -178,7 +179,8 @@ class Copy:
     def forget(self) -> None:
         """Not a copy any more; the service that is active notices, and fills the store anew."""
         for shard in self._pending.shards:
-            shard.client.hdel(shard.keys["state"], "journals")
+            with answering():
+                shard.client.hdel(shard.keys["state"], "journals")
 
     def is_one(self) -> bool:
         """Whether every shard is a complete copy of some journals."""
@@ -235,9 +237,10 @@ class Copy:
     def _empty(self, shard: Shard, kind: str, topics: frozenset[str]) -> None:
         cursor = 0
         while True:
-            cursor, rows = shard.client.hscan(
-                shard.keys[kind], cursor=cursor, count=RELEASE_COUNT_MAX
-            )
+            with answering():
+                cursor, rows = shard.client.hscan(
+                    shard.keys[kind], cursor=cursor, count=RELEASE_COUNT_MAX
+                )
             ids = [i for i, packed in rows.items() if _origin(i, packed) in topics]
             if ids:
                 script("remove")(
@@ -267,15 +270,18 @@ class Copy:
     def progress(self) -> dict[str, str]:
         """How far filling the store is: `step`, `done`, `total`; empty when that is done."""
         key = self._pending.shards[0].keys["state"] + ":filling"
-        return {k.decode(): v.decode() for k, v in self._pending.client.hgetall(key).items()}
+        with answering():
+            found = self._pending.client.hgetall(key)
+        return {k.decode(): v.decode() for k, v in found.items()}
 
     def tell(self, **progress: int | str) -> None:
         """Say how far it is; without anything: it is done."""
         key = self._pending.shards[0].keys["state"] + ":filling"
-        if progress:
-            self._pending.client.hset(key, mapping=progress)
-        else:
-            self._pending.client.delete(key)
+        with answering():
+            if progress:
+                self._pending.client.hset(key, mapping=progress)
+            else:
+                self._pending.client.delete(key)
 
 
 def _origin(schedule_id: bytes, packed: bytes) -> str:

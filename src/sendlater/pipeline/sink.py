@@ -93,7 +93,8 @@ class ParkTask:
         self.sizes: Counter[tuple[int, str]] = Counter()
         self.rejected: dict[tuple[int, str], int] = {}
         self.reasons: Counter[str] = Counter()
-        self.known = set(self.shards[0].targets()) if check_targets else None
+        known = self.shards[0].targets() if check_targets else None
+        self.known = None if known is None else {topic.decode() for topic in known}
 
     def require(self, run: int, batch: int) -> None:
         """The batch before this one must be in the store: it may have come back older."""

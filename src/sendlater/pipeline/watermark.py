@@ -84,6 +84,7 @@ class Watermark:
         """Since when everybody has answered: holding counts from there."""
         self._ticked = self._clock.elapsed_ms()
         self._told = -float(TOLD_EVERY_MS)
+        self._ticking = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watermark", daemon=True)
 
@@ -100,12 +101,14 @@ class Watermark:
     def begin_anew(self, *, pause_ms: int) -> None:
         """The store may have gone back: what was asked so far says nothing any more.
 
-        Nothing is asked for a while: what a producer still sends must be on its topic before.
+        Nothing is asked for a while: what a producer still sends must be on its topic before. Nor
+        is the store told anything meanwhile, so whoever calls this holds deliveries afterwards.
         """
-        self._began = self._clock.elapsed_ms()
-        self._not_before = self._began + pause_ms
-        self._at_ms, self._resumed = None, None
-        self._looks.clear()
+        with self._ticking:
+            self._began = self._clock.elapsed_ms()
+            self._not_before = self._began + pause_ms
+            self._at_ms, self._resumed = None, None
+            self._looks.clear()
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
@@ -121,6 +124,10 @@ class Watermark:
 
     def tick(self) -> None:
         """Ask, compare, and tell the store. Raises Unavailable, Fenced, StoreWentBack."""
+        with self._ticking:
+            self._tick()
+
+    def _tick(self) -> None:
         elapsed = self._clock.elapsed_ms()
         if elapsed < self._not_before:
             return

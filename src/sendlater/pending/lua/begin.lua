@@ -1,11 +1,12 @@
 -- Begin a new run of a lane or of the intake: tasks of earlier runs are refused from now on.
 --
--- keys: state
+-- keys: state batches
 -- args: owner what at_least:number
 -- full: goes on
 -- returns: the run's number, at_least or more
 --
--- Called on every shard, then once more with the highest answer, so that all shards agree.
+-- Called on every shard, then once more with the highest answer, so that all shards agree. What
+-- attempts of earlier runs stood at is forgotten: of batches that held no row nobody else does.
 
 local run = tonumber(redis.call('HGET', state, what) or '0')
 if at_least > 0 then
@@ -14,4 +15,11 @@ else
     run = run + 1
 end
 redis.call('HSET', state, what, run)
+local lane = string.match(what, '^lane:(%d+)$')
+for _, name in ipairs(lane and redis.call('HKEYS', batches .. '-attempts') or {}) do
+    local of_lane, of_run = string.match(name, '^(%d+):(%d+):')
+    if of_lane == lane and tonumber(of_run) < run then
+        redis.call('HDEL', batches .. '-attempts', name)
+    end
+end
 return run

@@ -222,7 +222,7 @@ def test_a_restart_is_noticed_although_nothing_was_lost_in_it(tmp_path):
         process = psutil.Process(server.pid)
         process.kill()
         process.wait(10)
-        with RedisServer(server.log.parent, port=server.port):
+        with RedisServer(tmp_path, port=server.port):
             pending = Pending.open(server.url, space="s", shards=2)
             assert pending.get(b"a") is not None
             assert not pending.is_armed(owner=owner)

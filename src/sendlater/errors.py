@@ -9,6 +9,7 @@ SendlaterError
 ├── Unavailable          the world's fault: try again later, nothing is lost
 │   ├── StoreUnavailable Redis does not answer
 │   ├── BrokerUnavailable  Kafka does not answer
+│   │   └── MissingInbox it does, but does not know an inbox (any more)
 │   └── MissingTool      Java, a jar or a server binary is not there
 └── Stopped              ours, on purpose
     ├── Fenced           a newer service has taken over this space
@@ -52,6 +53,10 @@ class StoreUnavailable(Unavailable):
 
 class BrokerUnavailable(Unavailable):
     """Kafka, or the Redis behind the development topics, does not answer."""
+
+
+class MissingInbox(BrokerUnavailable):
+    """The broker answers, and an inbox is not there, or not for us to see."""
 
 
 class MissingTool(Unavailable):

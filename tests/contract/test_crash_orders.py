@@ -7,7 +7,7 @@ import pytest
 from servers import own_redis
 
 from sendlater.clock import FixedClock
-from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.errors import Fenced, MissingInbox, StoreUnavailable, StoreWentBack
 from sendlater.local.redis_server import RedisServer
 from sendlater.model import Cancelled, Origin, Record, Schedule
 from sendlater.pending import Answer, Batch, Desk, Move, Pending, Shard
@@ -362,6 +362,17 @@ def test_nothing_is_held_for_ever_and_an_outage_does_not_count(pending, owner):
     world.after(5_500)
     world.after(1_000)
     assert Desk(pending).tally()["held-ms"] == 1_000
+
+
+def test_an_inbox_that_is_gone_is_not_taken_for_one_that_was_read(pending, owner):
+    """Right after a broker's start its topics are missing for a moment; a deleted one for ever."""
+    world = World(pending, owner)
+    world.fails = MissingInbox("gone")
+    assert world.after(0) is None
+    assert world.after(29_000) is None
+    assert world.after(1_000) == -30_000
+    world.fails = None
+    assert world.after(1) == 5_000
 
 
 def test_a_start_that_is_slow_does_not_count_either(pending, owner):

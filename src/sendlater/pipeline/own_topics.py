@@ -7,7 +7,7 @@ import structlog
 
 from sendlater.client.brokers import RedisBroker
 from sendlater.config import Settings
-from sendlater.errors import SendlaterError
+from sendlater.errors import MissingInbox, SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.pipeline.kafka_topics import KafkaTopics, TopicFacts
 from sendlater.topics import Topics
@@ -83,10 +83,12 @@ def inbox_ends(
 ) -> dict[str, int]:
     """Per `topic/partition` the position after the last record, where there is any.
 
-    Raises Unavailable.
+    Raises Unavailable, MissingInbox when the broker does not know all of them.
     """
     if kafka is not None:
         ends = kafka.ends(topics) if topics else {}
+        if missing := set(topics) - ends.keys():
+            raise MissingInbox(f"Kafka does not know inboxes {sorted(missing)}")
     else:
         assert redis is not None, "one of the two carries the inboxes"
         ends = {topic: redis.ends(topic) for topic in topics}

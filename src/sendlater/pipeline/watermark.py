@@ -17,13 +17,17 @@ from dataclasses import dataclass
 import structlog
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.errors import Fenced, StoreWentBack, Unavailable
+from sendlater.errors import Fenced, MissingInbox, StoreWentBack, Unavailable
 from sendlater.limits import WATERMARK_LOOKS_MAX
 from sendlater.pending import Pending
 from sendlater.pending.desk import tell
 
-TICK_S = 0.25
-"""Pause between two questions to the broker: so far the watermark is behind at least."""
+TICK_S = 0.1
+"""Pause between two questions to the broker while something may wait for the answer."""
+TICKS_A_MARGIN = 10
+"""How often it is asked within a margin otherwise: so far the watermark is behind at least."""
+TICK_S_MAX = 0.5
+"""The same where the margin is long."""
 PASSED_AFTER_MS = 1_000
 """How long intake may stand before an end until Spark is asked whether a record is there at all."""
 BEGIN_MS_MAX = 120_000
@@ -82,6 +86,7 @@ class Watermark:
         self._not_before = self._began = self._clock.elapsed_ms()
         self._resumed: float | None = None
         """Since when everybody has answered: holding counts from there."""
+        self._holds = True
         self._ticked = self._clock.elapsed_ms()
         self._told = -float(TOLD_EVERY_MS)
         self._ticking = threading.Lock()
@@ -111,7 +116,8 @@ class Watermark:
             self._looks.clear()
 
     def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
+        calm_s = min(max(TICK_S, self._margin_ms / 1_000 / TICKS_A_MARGIN), TICK_S_MAX)
+        while not self._stop.wait(TICK_S if self._holds else calm_s):
             try:
                 self.tick()
             except (Fenced, StoreWentBack):
@@ -146,9 +152,14 @@ class Watermark:
         if len(self._looks) >= WATERMARK_LOOKS_MAX:
             return
         at_ms = self._clock.now_ms()
-        copied_ends = self._inboxes.copied_ends()
-        # What is still to be copied comes to its journal later: ask for that one's end then.
-        ends = None if copied_ends else self._inboxes.ends()
+        try:
+            copied_ends = self._inboxes.copied_ends()
+            # What is still to be copied comes to its journal later: ask for that one's end then.
+            ends = None if copied_ends else self._inboxes.ends()
+        except MissingInbox as error:
+            # Nothing can be said of it; but one that never comes back must not hold up the others.
+            _log.error("deliveries wait for an inbox", cause=str(error))
+            return
         self._looks.append(_Look(at_ms, elapsed, copied_ends, ends))
 
     def _compare(self, positions: Positions, elapsed: float) -> None:
@@ -157,7 +168,10 @@ class Watermark:
             if look.ends is None:
                 if not _reached(look.copied_ends, self._inboxes.copied()):
                     return
-                look.ends = self._inboxes.ends()
+                try:
+                    look.ends = self._inboxes.ends()
+                except MissingInbox:
+                    return
             if not _reached(look.ends, positions):
                 if elapsed - look.elapsed_ms > PASSED_AFTER_MS:
                     self._pass(look.ends, positions)
@@ -180,6 +194,7 @@ class Watermark:
         now_ms = self._clock.now_ms()
         bound_ms = None if self._at_ms is None else self._at_ms + self._margin_ms
         since, self._ticked = self._ticked, elapsed
+        self._holds = bound_ms is None or bound_ms < now_ms
         if bound_ms is None or bound_ms < now_ms:
             bound_ms = self._hold(bound_ms, now_ms, elapsed, since)
         if bound_ms is not None:

@@ -25,7 +25,7 @@ from sendlater.pending import Batch, Pending
 from sendlater.pending.packing import unpack
 from sendlater.pipeline.journal import Planter, standing
 from sendlater.pipeline.rows import to_arrow, unpack_columns
-from sendlater.pipeline.sink import _ParkTask
+from sendlater.pipeline.sink import ParkTask
 
 SHARDS = SETTINGS.shards
 JOURNAL = SETTINGS.model_copy(
@@ -89,7 +89,7 @@ def parked(redis_url, batches):
     space = f"t{uuid.uuid4().hex[:12]}"
     pending = Pending.open(redis_url, space=space, shards=SHARDS)
     owner = pending.fence()
-    task = _ParkTask(pending, owner, True, frozenset(JOURNAL.journals))
+    task = ParkTask(pending, owner, True, frozenset(JOURNAL.journals))
     for batch in batches:
         task.park(batch)
     task.finish()

@@ -251,13 +251,9 @@ class Service:
         assert self._spark is not None
         self._targets = Targets(self.pending, self._topics, settings, owner=self.owner)
         self._targets.start()
+        url = self.installation.redis_url
         self._filling = Filling(
-            self._spark,
-            settings,
-            self.pending,
-            self._topics,
-            redis_url=self.installation.redis_url,
-            owner=self.owner,
+            self._spark, settings, self.pending, self._topics, redis_url=url, owner=self.owner
         )
         return self._filling.fill()
 
@@ -308,19 +304,16 @@ class Service:
             Rescue(settings, self.pending, self._targets, owner=self.owner).deliver(worker.lane)
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
         self._look_for_restart()
-        lane = Lane.of(
-            settings,
-            redis_url=self.installation.redis_url,
-            owner=self.owner,
-            lane=worker.lane,
-            run=worker.run,
-        )
+        url = self.installation.redis_url
+        lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
     def _look_for_restart(self) -> None:
         """A server that was started anew may have lost its last moments: claims, and what intake
-        had read. Nothing is claimed before that is read again, nor by a run older than a server."""
+        had read. Nothing is claimed before that is read again, nor by a run older than a server.
+
+        Positions do not tell: what is lost may have come and gone between two looks at them."""
         if self.pending.is_armed(owner=self.owner):
             return
         _log.warning("the store was started anew: deliveries wait for intake")
@@ -328,6 +321,7 @@ class Service:
         if self._watermark is not None:
             self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
         hold(self.pending, owner=self.owner)
+        self._read_again()
 
     def _start_intake(self) -> StreamingQuery:
         spark = self._spark
@@ -409,10 +403,14 @@ class Service:
         self._seen = seen
         if back or anew:
             _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
-            intake = self._workers[-1]
-            if intake.query is not None:
-                intake.query.stop()
-                intake.query, intake.next_s = None, 0.0
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Have intake begin anew where the store stands."""
+        intake = self._workers[-1]
+        if intake.query is not None:
+            intake.query.stop()
+            intake.query, intake.next_s = None, 0.0
 
     def _beat(self) -> None:
         """Tell the page that this service lives, and which of its queries run."""

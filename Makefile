@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
+SECONDS := 60
 
-.PHONY: help setup demo test unit contract story chaos bench check format screenshots speed alerts lock clean
+.PHONY: help setup demo test unit contract story chaos simulation simulate mutants bench check format screenshots speed alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -22,7 +23,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 demo: setup ## Run a whole installation here and watch messages arrive (ARGS="--count 200 --exit")
 	@$(BIN)/sendlater demo $(ARGS)
 
-test: check unit contract story chaos ## Run every test
+test: check unit contract story chaos simulation ## Run every test
 
 unit: setup ## Pure tests, seconds
 	$(PYTEST) tests/unit
@@ -35,6 +36,15 @@ story: setup ## Real servers, one promise each
 
 chaos: setup ## Kill, restart, pause; a ledger must balance
 	$(PYTEST) tests/chaos
+
+simulation: setup ## Half a minute of crashes in simulated time, and some mutants
+	$(PYTEST) tests/simulation
+
+simulate: setup ## Search for a broken promise in simulated time (SECONDS=60 SEED=7 TRACE=0-9,14)
+	$(BIN)/python tests/simulation/simulate.py --seconds $(SECONDS) --seed "$(SEED)" --trace "$(TRACE)"
+
+mutants: setup ## Take each mend out; the simulation must find it
+	MUTANTS=1 $(PYTEST) tests/simulation/test_mutants.py --durations=0
 
 bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
 	$(BIN)/python -m sendlater.bench.all

@@ -10,7 +10,9 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 	tests/story/test_embedded.py::test_the_demo_accounts_for_every_message \
 	tests/chaos/test_journal_plug.py::test_a_redis_that_is_wiped_and_killed_costs_nothing
 
-.PHONY: help setup demo test unit contract story chaos servers bench check format screenshots speed alerts lock clean
+SECONDS := 60
+
+.PHONY: help setup demo test unit contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -28,7 +30,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 demo: setup ## Run a whole installation here and watch messages arrive (ARGS="--count 200 --exit")
 	@$(BIN)/sendlater demo $(ARGS)
 
-test: check unit contract story chaos ## Run every test
+test: check unit contract story chaos simulation ## Run every test
 
 unit: setup ## Pure tests, seconds
 	$(PYTEST) tests/unit
@@ -46,6 +48,15 @@ servers: setup ## The tests that lean on Redis, on Redis 7 and on Valkey
 	set -e; for server in $(REDIS_SERVERS); do \
 		echo "On $$server:"; TEST_REDIS_SERVER=$$server $(PYTEST) $(ON_EACH_REDIS); \
 	done
+
+simulation: setup ## Half a minute of crashes in simulated time, and some mutants
+	$(PYTEST) tests/simulation
+
+simulate: setup ## Search for a broken promise in simulated time (SECONDS=60 SEED=7 TRACE=0-9,14)
+	$(BIN)/python tests/simulation/simulate.py --seconds $(SECONDS) --seed "$(SEED)" --trace "$(TRACE)"
+
+mutants: setup ## Take each mend out; the simulation must find it
+	MUTANTS=1 $(PYTEST) tests/simulation/test_mutants.py --durations=0
 
 bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
 	$(BIN)/python -m sendlater.bench.all

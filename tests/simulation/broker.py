@@ -1,0 +1,298 @@
+"""A Kafka of lists: inboxes, journals, targets; producers whose last records may or may not land.
+
+What Spark does in SQL between Kafka and us is done here in Python: decoding an inbox's records,
+and making a delivery's records.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from world import World
+
+from sendlater.config import Settings
+from sendlater.dialects import names
+from sendlater.errors import BrokerUnavailable
+from sendlater.model import Headers, Reason
+
+LAND_MS_MAX = 30.0
+"""How long a record usually takes to its topic."""
+LATE_SHARE, LATE_MS_MAX = 0.05, 400.0
+"""Some take longer; shorter than the pause before a failed lane begins again."""
+FLUSH_POLL_MS = 5.0
+TARGET = "out"
+"""A topic that takes everything; `small` takes SMALL_BYTES, `slow-n` answers late, `no-n` never."""
+SMALL_BYTES = 200
+
+COLUMNS = (
+    *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
+    *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms"),
+    *("shard", "change"),
+)
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+DECODED = pa.schema(
+    dict(
+        zip(
+            COLUMNS,
+            (
+                *(pa.binary(), pa.int64(), pa.string(), pa.int32(), pa.binary(), pa.binary()),
+                *(pa.list_(_HEADER), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64()),
+                *(pa.int32(), pa.string()),
+            ),
+            strict=True,
+        )
+    )
+)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record on a topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    told: Any = None
+    """What the ledger knows of it."""
+
+    def header(self, name: str) -> bytes | None:
+        """The last of that name, as what we add comes last."""
+        return next((v for n, v in reversed(self.headers) if n == name), None)
+
+
+@dataclass
+class Broker:
+    """Topics: per partition a list of records, None where an offset holds none."""
+
+    world: World
+    settings: Settings
+    partitions: int
+    logs: dict[str, list[list[Entry | None]]] = field(default_factory=dict)
+    landed: list[Callable[[str, int, int, Entry], None]] = field(default_factory=list)
+    away_until: float = 0.0
+    flying: int = 0
+    asked: dict[str, float] = field(default_factory=dict)
+
+    def log(self, topic: str) -> list[list[Entry | None]]:
+        """A topic's partitions; targets have one."""
+        inbox = any(topic == i.topic for i in self.settings.inboxes)
+        return self.logs.setdefault(topic, [[] for _ in range(self.partitions if inbox else 1)])
+
+    def partition(self, key: bytes | None) -> int:
+        """Where a key is on an inbox."""
+        return zlib.crc32(key or b"", 7) % self.partitions
+
+    def append(
+        self, topic: str, number: int, key: Any, value: Any, headers: Headers, told: Any = None
+    ) -> None:
+        """A record is on its topic."""
+        entry = Entry(key, value, headers, self.world.now_ms(), told)
+        log = self.log(topic)[number]
+        log.append(entry)
+        for watcher in self.landed:
+            watcher(topic, number, len(log) - 1, entry)
+
+    # --- as KafkaTopics --------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        self.world.pause(self.world.rng.random() * LAND_MS_MAX)
+        if self.world.elapsed < self.away_until:
+            raise BrokerUnavailable("simulated: the broker is away")
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The offset after the last record."""
+        topics = list(topics)
+        self._answer()
+        return {topic: {n: len(log) for n, log in enumerate(self.log(topic))} for topic in topics}
+
+    def identity(self, topics: Iterable[str]) -> str:
+        """Names and ids of topics."""
+        return ",".join(f"{topic}=1" for topic in topics)
+
+    def may_read(self, topic: str) -> bool:
+        """Whether it may be looked through."""
+        return True
+
+    def look_up(self, topic: str) -> int | Reason | None:
+        """Largest record a topic takes; why it takes none; None while nobody knows."""
+        self._answer()
+        if topic.startswith("no-"):
+            return Reason.UNKNOWN_TOPIC
+        if topic.startswith("slow-"):
+            since = self.asked.setdefault(topic, self.world.elapsed)
+            if self.world.elapsed < since + 1_000 * int(topic[5:]):
+                return None
+        return SMALL_BYTES if topic == "small" else 1_000_000
+
+    # --- what a journal keeps --------------------------------------------------------------------
+
+    def compact(self, older_than_ms: int) -> None:
+        """Remove what has been followed by a record with its key, as far as it is old enough."""
+        for topic in self.settings.journals:
+            for log in self.log(topic):
+                last = {entry.key: at for at, entry in enumerate(log) if entry is not None}
+                for at, entry in enumerate(log):
+                    if entry and last[entry.key] > at and entry.timestamp_ms < older_than_ms:
+                        log[at] = None
+
+    def standing(
+        self, ends: Mapping[str, Mapping[int, int]]
+    ) -> Iterator[tuple[str, int, int, Entry]]:
+        """The record that stands under each id: pipeline/journal.py says it in SQL."""
+        by_place: dict[tuple[Any, str, int], dict[str, Any]] = {}
+        for topic, partitions in ends.items():
+            for number, end in partitions.items():
+                for at, entry in enumerate(self.log(topic)[number][:end]):
+                    if entry is None or entry.key is None:
+                        continue
+                    place = by_place.setdefault((entry.key, topic, number), {"at": 0})
+                    done = entry.header(names.ORIGIN) if entry.value is None else None
+                    place["at"] = max(place["at"], entry.timestamp_ms)
+                    if done is not None:
+                        version = int(done.rpartition(b"/")[2])
+                        place["done"] = max(place.get("done", -1), version)
+                    else:
+                        place["last"] = (at, entry)
+        newest: dict[Any, tuple[int, str, int, dict[str, Any]]] = {}
+        for (key, topic, number), place in by_place.items():
+            written = place["last"][1].timestamp_ms if "last" in place else place["at"]
+            if key not in newest or newest[key][0] < written:
+                newest[key] = (written, topic, number, place)
+        for _, topic, number, place in newest.values():
+            if "last" not in place:
+                continue
+            at, entry = place["last"]
+            if entry.value is not None and at > place.get("done", -1):
+                yield topic, number, at, entry
+
+
+class Producer:
+    """A process's producer: in order within a partition, and what is not landed may be lost."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker, self.world = broker, broker.world
+        self._last: dict[tuple[str, int], float] = defaultdict(float)
+        self._cut: dict[tuple[str, int], float] | None = None
+
+    def send(
+        self,
+        topic: str,
+        number: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        told: Any,
+        landed: Callable[[], None],
+    ) -> None:
+        """Hand a record over."""
+        rng, place = self.world.rng, (topic, number)
+        late = rng.random() < LATE_SHARE
+        at = self.world.elapsed + rng.random() * (LATE_MS_MAX if late else LAND_MS_MAX)
+        at = max(at, self._last[place], self.broker.away_until)
+        self._last[place] = at
+        self.broker.flying += 1
+
+        def land() -> None:
+            self.broker.flying -= 1
+            if self._cut is None or at <= self._cut.get(place, 0.0):
+                self.broker.append(topic, number, key, value, headers, told)
+                landed()
+
+        self.world.after(at - self.world.elapsed, land)
+
+    def die(self) -> None:
+        """Of what was handed over some is under way still, the rest is lost."""
+        now, rng = self.world.elapsed, self.world.rng
+        self._cut = {
+            place: now + rng.random() * max(0.0, last - now) * (1.2 if rng.random() < 0.5 else 0.5)
+            for place, last in self._last.items()
+        }
+
+
+class ConfluentProducer:
+    """In place of confluent_kafka.Producer: what is written again to a journal."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def produce(self, topic: str, *, key: Any, value: Any, headers: Headers, **named: Any) -> None:
+        """As there; each record takes its time."""
+        world = self._broker.world
+        world.pause(world.rng.random() * LAND_MS_MAX)
+        self._broker.append(topic, named["partition"], key, value, headers)
+        named["on_delivery"](None, None)
+
+    def flush(self, timeout_s: float) -> int:
+        """How many are left."""
+        world = self._broker.world
+        world.pause(world.rng.random() * LAND_MS_MAX)
+        return 0
+
+
+def decoded(records: Sequence[tuple[str, int, int, Entry]], settings: Settings) -> pa.RecordBatch:
+    """Inbox records as schedules, in the columns of `sendlater.dialects.stages`."""
+    rows = [_decode(*record, settings) for record in records]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, DECODED, strict=True)], schema=DECODED
+    )
+
+
+def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) -> tuple[Any, ...]:
+    origin = (topic, number, at, entry.timestamp_ms)
+    kept = [(n, v) for n, v in entry.headers if n not in names.CONTROL]
+    nothing = (None, None, None)
+    due, target = entry.header(names.DUE_MS), entry.header(names.TARGET_TOPIC)
+    body: tuple[Any, ...]
+    if entry.key is not None and entry.value is None:
+        done = entry.header(names.ORIGIN) if topic in settings.journals else None
+        body = (entry.key, None, *nothing, done, None, "headers")
+    elif entry.key is None or due is None:
+        told = [
+            (names.REJECTED, Reason.NO_TIME.value.encode()),
+            (names.REJECTED_DETAIL, b"simulated"),
+            (names.ORIGIN, f"{topic}/{number}/{at}".encode()),
+            (names.ORIGIN_TIMESTAMP_MS, b"%d" % entry.timestamp_ms),
+        ]
+        place = f"{topic}-{number}-{at}".encode()
+        headers = _structs([*entry.headers, *told])
+        where = (settings.rejected_topic, None, entry.key)
+        body = (place, entry.timestamp_ms, *where, entry.value, headers, "rejected")
+    else:
+        where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
+        body = (entry.key, int(due), *where, entry.value, _structs(kept) or None, "headers")
+    change = entry.header(names.CHANGE)
+    shard = zlib.crc32(body[0]) % settings.shards
+    return (*body, *origin, shard, None if change is None else change.decode())
+
+
+def _structs(headers: Headers) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value} for name, value in headers]
+
+
+def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...]]:
+    """(topic, partition, key, value, headers) of what leaves for a row; dialects/deliver.py."""
+    headers: Headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
+    origin = f"{row['origin_topic']}/{row['origin_partition']}/{row['origin_position']}".encode()
+    ours: Headers = [(names.ID, row["id"]), (names.DUE, b"%d" % row["due_ms"])]
+    in_journal = row["origin_topic"] in settings.journals
+    rejected = row["dialect"] == "rejected"
+    if in_journal and not rejected:
+        ours.append((names.ORIGIN, origin))
+    sent = headers + ours
+    records = [(row["topic"], 0, row["key"], row["value"], sent)]
+    place = (row["origin_topic"], row["origin_partition"])
+    if in_journal and not rejected:
+        records.append((*place, row["id"], None, sent))
+    elif in_journal:
+        refused = headers[-1][0] == names.REJECTED_ID
+        key = headers[-1][1] if refused else row["key"]
+        if key is not None:
+            # Six, or four, were appended by us.
+            came_with = headers[: -6 if refused else -4]
+            records.append((*place, key, None, [*came_with, (names.ORIGIN, origin)]))
+    return records

@@ -1,0 +1,432 @@
+"""In place of Spark: queries, tasks and attempts; and the real service on top of them.
+
+The order of steps is that of Spark's micro-batches: the offset of a batch is known before the batch
+before it is committed to its source; a batch is done when one attempt of each task is; on a local
+master a failed task fails its query, on a cluster it is tried again.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import structlog
+from broker import FLUSH_POLL_MS, Broker, ConfluentProducer, Entry, Producer, decoded, delivered
+from world import Actor, Killed, Process, Wake, World, substituted
+
+from sendlater import clock, service
+from sendlater.config import Settings
+from sendlater.dialects import names
+from sendlater.errors import SendlaterError
+from sendlater.model import DUE_MS_MAX
+from sendlater.pending import desk, shard, store, takeover
+from sendlater.pipeline import (
+    draining,
+    filling,
+    horizon,
+    intake,
+    journal,
+    recovery,
+    rewriting,
+    sink,
+    source,
+    targets,
+    watermark,
+    workers,
+)
+from sendlater.pipeline.journal import Planned
+
+ATTEMPTS_MAX = 4
+"""As spark.task.maxFailures."""
+ROWS_PER_ARROW_BATCH = 3
+PARK_ROWS = 2
+"""Rows of one park call: so few, that a task needs several."""
+PLANNING_MS_MAX = 150.0
+"""What Spark takes between two batches."""
+STOPPED_LINGER_MS = 2_000.0
+"""How long a Python worker may live on whose task was killed."""
+
+
+class Simulation:
+    """What the stand-ins share."""
+
+    def __init__(self, world: World, broker: Broker, settings: Settings, *, cluster: bool) -> None:
+        self.world, self.broker, self.settings, self.cluster = world, broker, settings, cluster
+        self.handed: Callable[[Actor, Mapping[str, Any]], Any] = lambda *_: None
+        """Called with each row that a lane's task hands to its producer; answers what to keep."""
+        self.processes: list[Process] = []
+        self.intakes: list[Query] = []
+
+    # --- the service -----------------------------------------------------------------------------
+
+    def serve(self) -> Process:
+        """One more service process; it ends by itself when it is overtaken."""
+        process = Process(f"service-{len(self.processes)}")
+        process.producer = Producer(self.broker)
+        self.processes.append(process)
+        self.world.say(f"{process.name} starts")
+        self.world.spawn(f"{process.name}/main", process, partial(self._main, process))
+        return process
+
+    def _main(self, process: Process) -> None:
+        process.stop = self.world.threading().Event()
+        try:
+            one = SimulatedService(self)
+            if one.start(stop=process.stop):
+                one.watch(process.stop)
+                one.stop()
+                # The JVM goes in order: what its producers hold is on its topics.
+                self.world.pause(500)
+        except SendlaterError as error:
+            self.world.say(f"{process.name} ends: {error!r}"[:200])
+        except Exception as error:
+            self.world.say(f"{process.name} fails: {error!r}"[:200])
+        self.world.kill(process)
+
+    # --- queries ---------------------------------------------------------------------------------
+
+    def start_lane(
+        self, _spark: Any, _settings: Any, *, lane: source.Lane, checkpoint: Path
+    ) -> Any:
+        """As pipeline.delivery.start_lane."""
+        return Query(self, f"lane-{lane.lane}", partial(self._lane, lane))
+
+    def _lane(self, lane: source.Lane, query: "Query") -> None:
+        reader = source.DueReader(lane)
+        start = reader.initialOffset()
+        before, number = None, 0
+        while True:
+            end = reader.latestOffset(start, None)
+            if before is not None:
+                reader.commit(before)
+            if end == start:
+                self.world.pause(self.world.rng.random() * PLANNING_MS_MAX)
+                continue
+            parts = reader.partitions(start, end)
+            query.run([partial(self._deliver, query, reader, part) for part in parts])
+            query.progress(number, end)
+            before = start = end
+            number += 1
+            self.world.pause(self.world.rng.random() * PLANNING_MS_MAX)
+
+    def _deliver(self, query: "Query", reader: Any, part: Any) -> None:
+        """One attempt: rows to the producer, and until the broker has acknowledged them."""
+        world, me = self.world, self.world.current
+        open_count = [0]
+
+        def landed() -> None:
+            open_count[0] -= 1
+
+        for batch in reader.read(part):
+            rows = batch.to_pylist()
+            if me.task.dropped(me):
+                raise Killed
+            for row in rows:
+                told = self.handed(me, row)
+                for topic, number, key, value, headers in delivered(row, self.settings):
+                    open_count[0] += 1
+                    me.process.producer.send(topic, number, key, value, headers, told, landed)
+            if rows:
+                world.say(
+                    f"sends {[(r['id'], r['due_ms'], (r['value'] or b'')[:20]) for r in rows]}"
+                )
+                world.pause(world.rng.random())
+        world.until(lambda: open_count[0] == 0, every_ms=FLUSH_POLL_MS)
+
+    def start_intake(self, starts: str, _settings: Any, **told: Any) -> Any:
+        """As pipeline.intake.start_intake."""
+        settings = self.settings
+        options = {"redis.url": "", "space": settings.space, "shards": str(settings.shards)}
+        options |= {"owner": str(told["owner"]), "run": str(told["run"]), "check_targets": "true"}
+        options |= {"journals": ",".join(settings.journals)}
+        query = Query(self, "intake", partial(self._intake, json.loads(starts), options))
+        self.intakes.append(query)
+        return query
+
+    def _intake(self, starts: Any, options: dict[str, str], query: "Query") -> None:
+        world, writer = self.world, sink.ParkWriter(options)
+        at = {(t, int(n)): max(0, o) for t, ns in starts.items() for n, o in ns.items()}
+        number = 0
+        while True:
+            ends = self.broker.ends(starts)
+            most = world.rng.choice((1, 5, 50))
+            parts = {(t, n): (o, min(o + most, max(o, ends[t][n]))) for (t, n), o in at.items()}
+            if number and all(first == end for first, end in parts.values()):
+                world.pause(self.settings.intake_trigger_ms)
+                continue
+            places = sorted(parts)
+            groups = [places] if world.rng.random() < 0.5 else [[place] for place in places]
+            tasks = [partial(self._park, writer, {p: parts[p] for p in g}) for g in groups]
+            messages = query.run(tasks, batch_id=number)
+            writer.commit(messages, number)
+            at = {place: end for place, (_, end) in parts.items()}
+            offsets: dict[str, dict[str, int]] = {}
+            for (topic, partition), end in at.items():
+                offsets.setdefault(topic, {})[str(partition)] = end
+            query.progress(number, offsets)
+            number += 1
+            world.pause(self.settings.intake_trigger_ms * world.rng.random())
+
+    def _park(self, writer: sink.ParkWriter, parts: Mapping[tuple[str, int], Any]) -> Any:
+        records: list[tuple[str, int, int, Entry]] = []
+        for (topic, number), (first, end) in parts.items():
+            log = self.broker.log(topic)[number]
+            records += [(topic, number, n, log[n]) for n in range(first, end) if log[n]]  # type: ignore[misc]
+        size = ROWS_PER_ARROW_BATCH
+        chunks = [records[n : n + size] for n in range(0, len(records), size)]
+        return writer.write(decoded(chunk, self.settings) for chunk in chunks)
+
+    def plan(
+        self,
+        _spark: Any,
+        settings: Settings,
+        *,
+        planter: Any,
+        ends: Any,
+        tasks: int,
+        after_ms: int = -1,
+        until_ms: int = DUE_MS_MAX,
+    ) -> Planned:
+        """As pipeline.journal.plan."""
+        found = list(self.broker.standing(ends))
+        self.world.pause(self.world.rng.random() * 500)
+        rows = [decoded([one], settings) for one in found]
+        facts = [row.to_pylist()[0] for row in rows]
+        wanted = [
+            row
+            for row, fact in zip(rows, facts, strict=True)
+            if after_ms < fact["due_ms"] <= until_ms
+        ]
+        later = sum(f["due_ms"] > until_ms and f["dialect"] != "rejected" for f in facts)
+        counts = [batch.column(0).to_pylist()[0] for batch in planter(iter(wanted))]
+        return Planned(sum(counts), later)
+
+
+class Query:
+    """As StreamingQuery, as far as the service knows it."""
+
+    def __init__(self, simulation: Simulation, name: str, body: Callable[["Query"], None]) -> None:
+        self.simulation, self.world = simulation, simulation.world
+        self.process = self.world.current.process
+        self.name = f"{self.process.name}/{name}"
+        self.lastProgress: Any = None
+        self.tasks: list[Task] = []
+        self._stopped = False
+        self._actor = self.world.spawn(self.name, self.process, partial(self._run, body))
+
+    def _run(self, body: Callable[["Query"], None]) -> None:
+        try:
+            body(self)
+        except Exception as error:
+            self.world.say(f"query fails: {error!r}"[:200])
+            self._end_tasks()
+            raise
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+        return not (self._stopped or self._actor.done or self._actor.dead)
+
+    def exception(self) -> BaseException | None:
+        """Why it ended."""
+        return self._actor.error
+
+    def stop(self) -> None:
+        """Its tasks are killed; their Python workers may live a little longer."""
+        self._stopped = True
+        self._actor.kill()
+        self._end_tasks()
+        self.world.pause(self.world.rng.random() * 50)
+
+    def progress(self, batch: int, end: Any) -> None:
+        """A batch is committed."""
+        one = SimpleNamespace(endOffset=json.dumps(end))
+        self.lastProgress = SimpleNamespace(batchId=batch, sources=[one])
+
+    def run(self, bodies: list[Callable[[], Any]], *, batch_id: int = 0) -> list[Any]:
+        """A batch: the results of its tasks."""
+        self.tasks = [Task(self, body, batch_id) for body in bodies]
+        for task in self.tasks:
+            task.begin()
+        while not all(task.winner for task in self.tasks):
+            self.world.pause(FLUSH_POLL_MS)
+            for task in self.tasks:
+                task.look()
+        for task in self.tasks:
+            task.end()
+        return [task.winner.result for task in self.tasks]
+
+    def _end_tasks(self) -> None:
+        for task in self.tasks:
+            task.end()
+
+
+class Task:
+    """One task of a batch, and the attempts at it."""
+
+    def __init__(self, query: Query, body: Callable[[], Any], batch_id: int) -> None:
+        self.query, self.body, self.batch_id = query, body, batch_id
+        self.attempts: list[Actor] = []
+        self.winner: Any = None
+        self.over = False
+
+    def begin(self) -> None:
+        """One more attempt."""
+        world = self.query.world
+        name = f"{self.query.name.partition('/')[2]}.{len(self.attempts)}"
+        actor = world.spawn(name, self.query.process, self.body)
+        actor.task = self
+        self.attempts.append(actor)
+
+    def look(self) -> None:
+        """Take the first result; try again what was lost, where that is done."""
+        for actor in self.attempts:
+            if self.winner is None and actor.done and actor.error is None:
+                self.winner = actor
+        if self.winner is not None:
+            return
+        alive = [a for a in self.attempts if not (a.done or a.dead or a.zombie)]
+        if not alive:
+            [*_, last] = self.attempts
+            if not self.query.simulation.cluster or len(self.attempts) >= ATTEMPTS_MAX:
+                raise RuntimeError(f"task failed: {last.error!r}")
+            self.begin()
+
+    def end(self) -> None:
+        """Attempts that did not win are killed: some at once, some a little later."""
+        self.over = True
+        world = self.query.world
+        for actor in self.attempts:
+            if not actor.done and not actor.dead and not actor.zombie:
+                if world.rng.random() < 0.5:
+                    actor.kill()
+                else:
+                    world.after(world.rng.random() * STOPPED_LINGER_MS, actor.kill)
+
+    def dropped(self, actor: Actor) -> bool:
+        """Whether nobody takes what this attempt yields: its task was killed, it was not asleep."""
+        if actor.zombie:
+            return actor.lost
+        return self.over and not self.query.process.was_frozen
+
+
+class SimulatedService(service.Service):
+    """The real service, its decisions and their order; Spark, Kafka and topics are stand-ins."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self._process = simulation.world.current.process
+        tools = SimpleNamespace(redis_url="simulated", java_home=None, jars=[])
+        super().__init__(simulation.settings, tools)  # type: ignore[arg-type]
+
+    def _get_ready(self, stop: Any, on_standby: Callable[[], None]) -> bool:
+        self.pending.require_layout()
+        broker = self.simulation.broker
+        self._topics = broker  # type: ignore[assignment]
+        self._partitions = {i.topic: broker.partitions for i in self.settings.taken_in}
+        self._spark = MagicMock()
+        return self._stand_by(stop, on_standby)
+
+    def _warm_up(self) -> None:
+        pass
+
+
+class SimulatedRecovery(recovery.Recovery):
+    """The look-up is in lists in place of Spark; what is found is judged as it is there."""
+
+    def _look_up(self, batches: Any) -> recovery.Found:
+        broker: Any = self._topics
+        at: dict[Any, set[tuple[str, bool]]] = {}
+        for topic, logs in broker.logs.items():
+            for entry in (entry for log in logs for entry in log if entry is not None):
+                due = entry.header(names.DUE)
+                if entry.header(names.ID) is None or due is None:
+                    continue
+                told = entry.header(names.ORIGIN)
+                version = told.decode() if told else f"#{recovery.zlib.crc32(entry.value or b'')}"
+                row = (entry.header(names.ID), int(due), version)
+                at.setdefault(row, set()).add((topic, entry.value is None))
+        broker.world.pause(broker.world.rng.random() * 300)
+        found = recovery.Found()
+        for batch in batches:
+            for schedule in recovery._schedules(batch):
+                self._judge(schedule, at.get(self._row(schedule), set()), found)
+        return found
+
+    def _repair(self, batches: Any, found: recovery.Found) -> None:
+        from sendlater.pipeline.rows import to_arrow, unpack_columns
+
+        broker: Any = self._topics
+        torn = {}
+        for batch in batches:
+            rows = to_arrow(batch.ids, unpack_columns(batch.packed)).to_pylist()
+            for schedule, row in zip(recovery._schedules(batch), rows, strict=True):
+                name = self._row(schedule)
+                if name in found.torn:
+                    torn[name] = schedule
+                if name in found.owed:
+                    for topic, number, key, value, headers in delivered(row, self._settings)[1:]:
+                        broker.append(topic, number, key, value, headers)
+        if torn:
+            rewriting.write_again(self._settings, torn.values())
+
+
+@contextmanager
+def in_place(simulation: Simulation) -> Iterator[None]:
+    """Clocks, threads, connections, Spark and producers are the simulation's."""
+    world, broker = simulation.world, simulation.broker
+    timed = (clock, service, workers, draining, takeover, desk, store, source, journal)
+    threaded = (service, takeover, watermark, targets, horizon, workers)
+    client = lambda _url: world.client  # noqa: E731
+
+    def task_context() -> Any:
+        batch = world.current.task.batch_id
+        return SimpleNamespace(getLocalProperty=lambda _: str(batch))
+
+    progress = MagicMock()
+    progress.return_value.__exit__.return_value = False
+    places: list[tuple[Any, str, Any]] = [
+        *((module, "time", world.time()) for module in timed),
+        *((module, "threading", world.threading()) for module in threaded),
+        *((module, "connect", client) for module in (store, takeover, source, sink, journal)),
+        *((m, "StreamingQuery", Query) for m in (service, intake, workers, draining)),
+        *((module, "plan", simulation.plan) for module in (filling, horizon)),
+        (filling, "TaskProgress", progress),
+        (shard, "Wake", Wake),
+        (sink, "TaskContext", SimpleNamespace(get=task_context)),
+        (sink, "PARK_COUNT_MAX", PARK_ROWS),
+        (targets, "TICK_S", 0.5),
+        (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
+        (service, "Recovery", SimulatedRecovery),
+        (service, "start_lane", simulation.start_lane),
+        (service, "start_intake", simulation.start_intake),
+        (service, "inbox_records", lambda *_, starts, **__: starts),
+        (service, "shutil", MagicMock()),
+    ]
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.configure(
+        processors=[partial(_logged, world)],
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        with substituted(places):
+            yield
+    finally:
+        structlog.reset_defaults()
+        if before is not None:
+            structlog.configure(**before)
+
+
+def _logged(world: World, _logger: Any, method: str, event: dict[str, Any]) -> Any:
+    told = {k: v for k, v in event.items() if k not in ("event", "exc_info")}
+    world.say(f"[{method}] {event.get('event')} {told}"[:300])
+    if event.get("exc_info"):
+        import traceback
+
+        world.say(traceback.format_exc()[-600:])
+    raise structlog.DropEvent

@@ -1,0 +1,209 @@
+"""The ledger of a run: what was promised to whom, and whether it was kept."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker import Broker, Entry
+from engine import Simulation
+from world import Actor, World
+
+from sendlater.pending import Batch, Pending
+
+
+@dataclass(eq=False)
+class Version:
+    """What somebody wrote under an id: a schedule, or (no due time) a cancellation."""
+
+    id: bytes
+    due_ms: int | None
+    value: bytes | None
+    target: str = ""
+    place: tuple[str, int, int] | None = None
+    acked_ms: int = 0
+    acked_at: float = 0.0
+    handed_at: list[float] = field(default_factory=list)
+    arrivals: list[str] = field(default_factory=list)
+    allowed: Counter[str] = field(default_factory=Counter)
+    """Copies beyond the first that a crash may cause, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The store forgot what happened between two instants, on one shard or on all."""
+
+    since: float
+    at: float
+    shard: int | None
+
+
+class Ledger:
+    """Watches inboxes, hand-overs and topics; `broken` is what was not kept."""
+
+    def __init__(self, simulation: Simulation, pending: Pending) -> None:
+        self.simulation, self.pending = simulation, pending
+        self.world: World = simulation.world
+        self.broker: Broker = simulation.broker
+        self.settings = simulation.settings
+        self.by_id: dict[bytes, list[Version]] = defaultdict(list)
+        self.by_value: dict[bytes | None, list[Version]] = defaultdict(list)
+        self.losses: list[Loss] = []
+        self.read: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+        self.taken_back: list[tuple[float, bytes, int, bytes | None]] = []
+        self.unsure: Counter[bytes] = Counter()
+        """Ids changed in the store by doors that have not told the inbox, and may have died; or
+        that told it after somebody else had written a newer version."""
+        self.forced_ms = 0
+        """What is due until then was let go although intake had not read the inboxes."""
+        self.excused: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self._yielded: dict[Any, dict[Version, set[Actor]]] = defaultdict(lambda: defaultdict(set))
+        self.broker.landed.append(self._landed)
+        simulation.handed = self._handed
+        self.world.watchers.append(self._watch)
+
+    def write(self, version: Version) -> Version:
+        """Somebody is about to write this to an inbox."""
+        self.by_id[version.id].append(version)
+        if version.due_ms is not None:
+            self.by_value[version.value].append(version)
+        return version
+
+    # --- what is seen ----------------------------------------------------------------------------
+
+    def _watch(self, when: str, verb: str, args: tuple[Any, ...], answer: Any) -> None:
+        if when == "before":
+            return
+        actor = self.world.current
+        if verb == "claim" or (verb == "hgetall" and b":batches:" in str(args[0]).encode()):
+            actor.claimed_at = self.world.elapsed
+        if verb == "park":
+            keys = int(args[1])
+            source, after = args[2 + keys + 1], args[2 + keys + 3]
+            shard = int(str(args[2]).partition("}")[0].rpartition(":")[2])
+            if source:
+                self.read[source, shard].append((self.world.elapsed, int(after)))
+
+    def _landed(self, topic: str, number: int, offset: int, entry: Entry) -> None:
+        told = entry.told
+        if isinstance(told, Version) and topic in self._inboxes():
+            told.place = (topic, number, offset)
+            told.acked_ms, told.acked_at = entry.timestamp_ms, self.world.elapsed
+        elif topic not in self._inboxes() and told is not None:
+            version, actor = told
+            version.arrivals.append(topic)
+            if len(version.arrivals) > 1 and (actor.zombie or actor.process.was_frozen):
+                version.allowed["sent by a zombie"] += 1
+
+    def _inboxes(self) -> set[str]:
+        return {inbox.topic for inbox in self.settings.inboxes}
+
+    def _handed(self, actor: Actor, row: Mapping[str, Any]) -> Any:
+        version = self._version(row)
+        if version is None:
+            if not self.unsure[row["id"]]:
+                self._break(f"delivered what nobody wrote: {row}")
+            return None
+        claimed_at = actor.claimed_at
+        if row["due_ms"] > actor.clock_read:
+            early_ms = row["due_ms"] - actor.clock_read
+            self._break(f"{early_ms} ms early: {version.id!r}")
+        if row["dialect"] != "rejected":
+            self._look_for_newer(version, claimed_at)
+        self._allow(version, actor, claimed_at, rejected=row["dialect"] == "rejected")
+        version.handed_at.append(claimed_at)
+        return version, actor
+
+    def _version(self, row: Mapping[str, Any]) -> Version | None:
+        named = self.by_value.get(row["value"], [])
+        if row["dialect"] != "rejected":
+            named = [v for v in named if v.id == row["id"] and v.due_ms == row["due_ms"]]
+        return named[-1] if named else None
+
+    def _look_for_newer(self, version: Version, claimed_at: float) -> None:
+        assert version.due_ms is not None
+        for newer in () if self.unsure[version.id] else self._newer(version):
+            assert newer.place is not None
+            topic, number, offset = newer.place
+            shard = self.pending.shard_of(version.id).number
+            read = [at for at, end in self.read[f"{topic}/{number}", shard] if end > offset]
+            if read and read[0] < claimed_at and not self._lost_since(read[0]):
+                self._break(f"{_told(version)} claimed after intake had read {_told(newer)}")
+            elif newer.acked_ms <= version.due_ms - self.settings.margin_ms:
+                if version.due_ms <= self.forced_ms:
+                    self.excused["held for too long"] += 1
+                elif self.world.skewed:
+                    self.excused["clock was put back"] += 1
+                elif newer.acked_at < claimed_at:
+                    self._break(f"{_told(version)} delivered, {_told(newer)} came in time")
+        for at, schedule_id, due_ms, value in self.taken_back:
+            same = (schedule_id, due_ms, value) == (version.id, version.due_ms, version.value)
+            if same and at < claimed_at and not self._lost_since(at):
+                self._break(f"{_told(version)} claimed after a door had taken it back")
+
+    def _newer(self, version: Version) -> list[Version]:
+        if version.place is None:
+            return []
+        later = [v for v in self.by_id[version.id] if v.place is not None]
+        return [v for v in later if v is not version and v.place > version.place]  # type: ignore[operator]
+
+    def _allow(self, version: Version, actor: Actor, claimed_at: float, *, rejected: bool) -> None:
+        task = self._yielded[actor.task]
+        before = len(task[version])
+        task[version].add(actor)
+        if before and len(task[version]) > before:
+            version.allowed["Spark tried again"] += 1
+        # A rejected record's tombstone does not name the id it waits under.
+        if rejected or not self.settings.journals:
+            shard = self.pending.shard_of(version.id).number
+            for loss in self.losses:
+                here = rejected or loss.shard in (None, shard)
+                if here and any(loss.since <= at <= loss.at for at in version.handed_at):
+                    version.allowed["store went back"] += 1
+
+    def _lost_since(self, at: float) -> bool:
+        return any(loss.at >= at for loss in self.losses)
+
+    def is_owed(self, version: Version) -> bool:
+        """Whether it stands: the newest of its id, and no cancellation."""
+        newest = version.place is not None and not self._newer(version)
+        return version.due_ms is not None and newest and not self.unsure[version.id]
+
+    def _break(self, what: str) -> None:
+        self.world.say(f"BROKEN {what}")
+        self.broken.append(f"{self.world.elapsed:.0f} ms: {what}")
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Everything has settled: what is missing, twice, or left over."""
+        for versions in self.by_id.values():
+            for version in versions:
+                if self.is_owed(version) and not version.arrivals:
+                    self._break(f"lost: {_told(version)}")
+                extra = len(version.arrivals) - 1
+                if extra > sum(version.allowed.values()):
+                    self._break(f"{extra + 1} times: {_told(version)}, allowed {version.allowed}")
+                elif extra > 0:
+                    self.excused.update(dict(version.allowed.most_common(1)))
+        self._look_for_leftovers()
+
+    def _look_for_leftovers(self) -> None:
+        real = self.world.real
+        for shard in self.pending.shards:
+            for name in ("due", "record", "aside", "batches", "surplus", "overtaken"):
+                if real.exists(shard.keys[name]):
+                    self._break(f"left over on shard {shard.number}: {name}")
+            state = real.hgetall(shard.keys["state"])
+            for name in real.hkeys(shard.keys["batches"] + "-attempts"):
+                batch = Batch.named(name.decode())
+                if int(state.get(b"lane:%d" % batch.lane, 0)) != batch.run:
+                    self._break(f"left over on shard {shard.number}: attempt at {batch.name}")
+            for key in real.keys(shard.keys["batches"] + ":*"):
+                self._break(f"left over: {key!r}")
+
+
+def _told(version: Version) -> str:
+    what = "cancellation" if version.due_ms is None else f"due {version.due_ms}"
+    return f"{version.id[:40]!r} ({what}, {(version.value or b'')[:12]!r}, at {version.place})"

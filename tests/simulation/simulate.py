@@ -1,0 +1,722 @@
+"""Runs drawn from seeds: what people do, what goes wrong, and whether every promise was kept.
+
+python tests/simulation/simulate.py --seconds 60 --seed 7
+SEED=7 TRACE=0-9,14 python tests/simulation/simulate.py     # one run of some of its events
+"""
+
+import os
+import random
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+from broker import Broker
+from engine import Simulation, in_place
+from promises import Ledger, Loss, Version
+from world import START_MS, Actor, Event, Process, Stuck, World
+
+from sendlater.config import Settings, load
+from sendlater.dialects import names
+from sendlater.errors import SendlaterError
+from sendlater.local.redis_server import RedisServer
+from sendlater.pending import Answer, Desk, Move, Pending
+from sendlater.pending.takeover import Copy
+from sendlater.pipeline import rewriting, watermark
+
+BUSY_MS = 15_000
+"""Schedules are written and things go wrong for so long; then all must settle."""
+SETTLE_MS_MAX = 120_000
+"""Longest that may take after the last due time."""
+TRIGGER_MS = 8_000
+"""How long a fault waits for the step it is to happen at."""
+COMPACTED_AFTER_MS = 8_000
+"""A journal's record may go so long after it was written, if it was followed by another."""
+CATCH_UP_MS = 6_000
+FULL_MS_MAX = 40_000
+"""Longest that what is due may stay in a store that is full, whatever else goes wrong."""
+SHRINK_S = 20.0
+"""Longest search for a shorter trace."""
+
+VERBS = (
+    *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "advance", "settle"),
+    *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
+    *("complete", "remove", "cancel", "move"),
+)
+FAULTS = (
+    *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
+    *("store-goes-back", "store-emptied", "store-full", "second-service", "clock-steps"),
+    *("intake-stuck", "stop", "forget", "broker-away", "compact"),
+)
+SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost")
+"""Faults of a single task: many of them fit into a run."""
+BUSY_STEPS = (
+    "claimed",
+    "claimed",
+    "claim",
+    "attempt",
+    "close",
+    "tell",
+    "park",
+    "settle",
+    "advance",
+)
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One thing that somebody does, or that goes wrong, at an instant of the run."""
+
+    at_ms: float
+    kind: str
+    facts: dict[str, Any] = field(hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.at_ms:9.1f} {self.kind} {self.facts}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run: its settings and everything that happens to it."""
+
+    seed: int
+    journal: bool
+    shards: int
+    partitions: int
+    cluster: bool
+    horizon: str
+    happenings: tuple[Happening, ...]
+
+    @classmethod
+    def drawn(cls, seed: int, *, faults: Sequence[str] = FAULTS) -> "Plan":
+        """The run of a seed."""
+        rng = random.Random(f"plan {seed}")
+        journal = rng.random() < 0.5
+        ids = [_id(rng, n) for n in range(rng.choice((6, 12, 25)))]
+        found = [_deed(rng, ids, n) for n in range(rng.choice((25, 50)))]
+        found += [_second_thought(rng, one) for one in found if rng.random() < 0.4]
+        kinds = rng.sample(faults, min(len(faults), rng.choice((1, 2, 3, 5))))
+        count = rng.choice((0, 1, 2, 3, 4, 6, 9)) if faults else 0
+        if set(kinds) <= set(SMALL):
+            count *= 4
+        found += [_fault(rng, rng.choice(kinds)) for _ in range(count)]
+        return cls(
+            seed,
+            journal,
+            rng.choice((1, 2)),
+            rng.choice((1, 2)),
+            rng.random() < 0.5,
+            "6s" if journal and rng.random() < 0.3 else "",
+            tuple(sorted(found, key=lambda one: one.at_ms)),
+        )
+
+    def settings(self) -> Settings:
+        """Short times, so that a run of half a minute sees everything."""
+        return load(
+            space="sim",
+            bootstrap_servers="simulated:9092",
+            inboxes=({"topic": "inbox", "journal": self.journal},),
+            history_topic="",
+            horizon=self.horizon or None,
+            shards=self.shards,
+            window_ms=1_000,
+            idle_window_ms=2_000,
+            poll_ms=20,
+            standby_poll_ms=50,
+            lease_ms=1_500,
+            margin_ms=2_000,
+            hold_ms_max=8_000,
+            recovery_pause_ms=1_000,
+            restart_delay_ms_max=2_000,
+            stop_timeout_ms=5_000,
+            data_dir=Path(tempfile.gettempdir()),
+        )
+
+
+def _id(rng: random.Random, number: int) -> bytes:
+    strange = (b"\x00%d", b"a|%d|b", b"%d:1:2", b"\xff\xfe%d", b"inbox/%d/7", b"-inf%d", b"(%d")
+    if rng.random() < 0.3:
+        return rng.choice(strange) % number
+    return b"x" * 500 + b"%d" % number if rng.random() < 0.05 else b"id-%d" % number
+
+
+def _deed(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
+    at_ms = rng.random() * BUSY_MS
+    kind = rng.choices(
+        ("schedule", "cancel", "door-cancel", "door-move", "door-get", "marker", "rubbish"),
+        (70, 5, 5, 5, 3, 4, 4),
+    )[0]
+    due_in = rng.choice((-1_000, 0, 300, 1_500, 2_500, 4_000, 8_000))
+    topic = rng.choices(("out", "small", "slow-2", "slow-5", "no-1"), (80, 5, 6, 5, 4))[0]
+    facts = {
+        "id": rng.choice(ids),
+        "due_in": due_in + rng.randrange(1_000),
+        "topic": topic,
+        "value": b"%d." % number + b"v" * rng.choice((0, 3, 100, 300, 20_000 if number % 9 else 3)),
+        "dies": rng.random() < 0.1,
+        "change": rng.choice(("c%d", "c|%d", "|%d", "c%d|")) % number,
+        "number": number,
+    }
+    return Happening(at_ms, kind, facts)
+
+
+def _second_thought(rng: random.Random, first: Happening) -> Happening:
+    """Somebody changes it around the time when it is due."""
+    at_ms = first.at_ms + max(0, first.facts["due_in"]) + rng.choice((-2_100, -300, 5, 50, 800))
+    kind = rng.choice(("cancel", "schedule", "door-cancel", "door-move", "door-get"))
+    number = first.facts["number"] + 1_000
+    changed = {"value": b"%d." % number, "change": f"d{number}".encode(), "number": number}
+    return Happening(max(first.at_ms + 1, at_ms), kind, {**first.facts, **changed})
+
+
+def _fault(rng: random.Random, kind: str) -> Happening:
+    facts = {
+        "on": rng.choice(rng.choice((("",), BUSY_STEPS, BUSY_STEPS, VERBS))),
+        "when": rng.choice(("before", "after")),
+        "skip": rng.choice((0, 0, 0, 1, 2, 5, 20)),
+        "pick": rng.randrange(1_000),
+        "ms": rng.choice((100, 300, 800, 1_500, 4_000, 7_000, 12_000)),
+        "steps": rng.choice((1, 2, 4, 8, 16, 40, 100, 300)),
+        "one_shard": rng.random() < 0.3,
+        "another": rng.random() < 0.5,
+        "by_ms": rng.choice((-5_000, -500, 500, 5_000)),
+    }
+    return Happening(rng.random() * BUSY_MS, kind, facts)
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    broken: list[str]
+    trace: list[str]
+    steps: int
+    faults: Counter[str]
+    excused: Counter[str]
+    elapsed_ms: float = 0.0
+
+
+class Run:
+    """One plan, carried out."""
+
+    def __init__(self, plan: Plan, real: Any) -> None:
+        self.plan, self.real = plan, real
+        self.settings = plan.settings()
+        self.world = World(plan.seed, real, self.settings.space)
+        self.broker = Broker(self.world, self.settings, plan.partitions)
+        self.simulation = Simulation(self.world, self.broker, self.settings, cluster=plan.cluster)
+        self.people = Process("people")
+        self.pending = Pending(self.world.client, space="sim", shards=plan.shards)
+        self.ledger = Ledger(self.simulation, self.pending)
+        self.faults: Counter[str] = Counter()
+        self._latest_ms = 0.0
+        self._full = False
+        self._next_look = 0.0
+        self._calm_since: float | None = None
+
+    def out(self) -> Outcome:
+        """Everything happens; then what became of it."""
+        self.real.config_set("maxmemory", 0)
+        self.real.flushall()
+        self.real.script_flush()
+        world, ledger = self.world, self.ledger
+        with in_place(self.simulation), self._watched():
+            for happening in self.plan.happenings:
+                act = self._fault if happening.kind in FAULTS else self._deed
+                world.after(happening.at_ms, partial(act, happening))
+            world.after(0, lambda: self.simulation.serve())
+            world.spawn("supervisor", Process("supervisor"), self._supervise)
+            try:
+                world.run(self._over, until_ms=BUSY_MS + SETTLE_MS_MAX)
+                ledger.close()
+            except Stuck as error:
+                ledger._break(f"no end: {error}; {self._standing()}")
+            finally:
+                world.close()
+        self.real.config_set("maxmemory", 0)
+        return Outcome(
+            ledger.broken,
+            list(world.trace),
+            world.steps,
+            self.faults,
+            ledger.excused,
+            world.elapsed,
+        )
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """What the service lets go although intake is behind is written down."""
+        hold, ledger = watermark.Watermark._hold, self.ledger
+
+        def watched(one: Any, bound_ms: int | None, *more: Any) -> int | None:
+            result = hold(one, bound_ms, *more)
+            if result is not None and result != bound_ms:
+                ledger.forced_ms = max(ledger.forced_ms, result)
+            return result
+
+        ahead_ms = rewriting.REWRITE_AHEAD_MS
+        watermark.Watermark._hold = watched  # type: ignore[method-assign]
+        rewriting.REWRITE_AHEAD_MS = COMPACTED_AFTER_MS
+        try:
+            yield
+        finally:
+            watermark.Watermark._hold = hold  # type: ignore[method-assign]
+            rewriting.REWRITE_AHEAD_MS = ahead_ms
+
+    def _supervise(self) -> None:
+        while True:
+            self.world.pause(500)
+            if not any(process.alive for process in self.simulation.processes):
+                self.simulation.serve()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _over(self) -> bool:
+        """Nothing can happen any more, and so it was for a while."""
+        now = self.world.elapsed
+        if now < self._next_look:
+            return False
+        self._next_look = now + 500
+        latest_ms = self._latest_ms - START_MS - self.world.skew_ms
+        last_ms = max((one.at_ms for one in self.plan.happenings), default=0.0)
+        busy_ms = max(BUSY_MS + TRIGGER_MS, last_ms + CATCH_UP_MS, latest_ms + 1_000)
+        calm = now > busy_ms and not self._standing()
+        self._calm_since = (self._calm_since or now) if calm else None
+        return self._calm_since is not None and now - self._calm_since > 3_000
+
+    def _standing(self) -> list[str]:
+        """What must go before a run has settled."""
+        left = ["in flight"] * bool(self.broker.flying) + ["full"] * self._full
+        for shard in self.pending.shards:
+            for name in ("due", "aside", "batches", "surplus", "overtaken"):
+                if self.real.exists(shard.keys[name]):
+                    left.append(f"{name} of shard {shard.number}")
+            seen = self.real.hgetall(shard.keys["seen"])
+            for topic in ("inbox",):
+                for number, log in enumerate(self.broker.log(topic)):
+                    last = max((at for at, one in enumerate(log) if one), default=-1)
+                    if int(seen.get(f"{topic}/{number}".encode(), 0)) <= last:
+                        left.append(f"inbox/{number} unread on shard {shard.number}")
+        return left
+
+    # --- what people do --------------------------------------------------------------------------
+
+    def _deed(self, what: Happening) -> None:
+        act = getattr(self, "_" + what.kind.replace("-", "_"))
+
+        def body() -> None:
+            try:
+                act(**what.facts)
+            except SendlaterError as error:
+                self.world.say(f"{what.kind} fails: {error!r}"[:200])
+            except redis.exceptions.RedisError as error:
+                self.world.say(f"{what.kind} fails: {error!r}"[:200])
+
+        self.world.spawn(what.kind, self.people, body)
+
+    def _append(self, version: Version, headers: list[tuple[str, bytes | None]]) -> None:
+        number = self.broker.partition(version.id)
+        self.world.say(f"writes {version.id!r} {version.due_ms} {(version.value or b'')[:12]!r}")
+        self.broker.append("inbox", number, version.id, version.value, headers, version)
+
+    def _schedule(self, *, id: bytes, due_in: int, topic: str, value: bytes, **_: Any) -> None:
+        due_ms = self.world.now_ms() + due_in
+        self._latest_ms = max(self._latest_ms, due_ms)
+        headers = [
+            ("trace", b"\xff"),
+            (names.DUE_MS, b"%d" % due_ms),
+            (names.TARGET_TOPIC, topic.encode()),
+        ]
+        self._append(self.ledger.write(Version(id, due_ms, value, topic)), headers)
+
+    def _cancel(self, *, id: bytes, **_: Any) -> None:
+        self._append(self.ledger.write(Version(id, None, None)), [])
+
+    def _marker(self, *, id: bytes, **_: Any) -> None:
+        self.broker.log("inbox")[self.broker.partition(id)].append(None)
+
+    def _rubbish(self, *, number: int, value: bytes, dies: bool, **_: Any) -> None:
+        """What cannot be scheduled; a key of its own, as it says nothing of what stands."""
+        key = None if dies and not self.plan.journal else b"rubbish-%d" % number
+        version = self.ledger.write(Version(key or b"?%d" % number, self.world.now_ms(), value))
+        self.broker.append("inbox", self.broker.partition(key), key, value, [], version)
+
+    def _caught_up(self) -> bool:
+        """As Office.catch_up: an answer of the store is not true before."""
+        ends, deadline = self.broker.ends(["inbox"]), self.world.elapsed + CATCH_UP_MS
+        while self.world.elapsed < deadline:
+            at = self.pending.positions()
+            if all(at.get(f"inbox/{n}", 0) >= end for n, end in ends["inbox"].items()):
+                return True
+            self.world.pause(100)
+        return False
+
+    def _door_get(self, *, id: bytes, **_: Any) -> None:
+        versions = [v for v in self.ledger.by_id[id] if v.place is not None]
+        if not self._caught_up() or self.plan.horizon or self.ledger.losses:
+            return
+        found = self.pending.get(id)
+        newest = max(versions, key=lambda one: one.place, default=None)
+        if newest is None or newest.target != "out" or newest.handed_at or newest.arrivals:
+            return
+        if found is None and self.ledger.is_owed(newest):
+            self.ledger._break(f"a door does not see {id!r}")
+
+    def _door_cancel(self, *, id: bytes, dies: bool, **_: Any) -> None:
+        if not self._caught_up():
+            return
+        found = self.pending.get(id)
+        self.ledger.unsure[id] += 1  # until the inbox knows
+        answer = Desk(self.pending).cancel(id, version=found.version if found else "")
+        if answer is Answer.CANCELLED and found is not None:
+            self.ledger.taken_back.append(
+                (self.world.elapsed, id, found.due_ms, found.record.value)
+            )
+            if dies:
+                return
+            self.world.pause(self.world.rng.random() * 20)
+            self._append(self.ledger.write(Version(id, None, None)), [])
+        alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
+        if answer is Answer.UNKNOWN and found is not None and alone:
+            for version in self.ledger.by_value[found.record.value]:
+                same = version.id == id and version.due_ms == found.due_ms
+                if same and not version.handed_at and not self.ledger._newer(version):
+                    self.ledger._break(f"a door does not take back {id!r}")
+        self.ledger.unsure[id] -= 1
+
+    def _door_move(self, *, id: bytes, due_in: int, dies: bool, change: str, **_: Any) -> None:
+        known = [v for v in self.ledger.by_id[id] if v.place is not None]
+        if not self._caught_up():
+            return
+        due_ms = self.world.now_ms() + max(0, due_in)
+        self.ledger.unsure[id] += 1
+        version = self.ledger.write(Version(id, due_ms, None))
+        _, after = Desk(self.pending).move(Move(id, due_ms, "", change))
+        if after is not None:
+            self._latest_ms = max(self._latest_ms, due_ms)
+            version.value = after.record.value
+            self.ledger.by_value[version.value].append(version)
+            if dies:
+                return
+            self.world.pause(self.world.rng.random() * 20)
+            if any(v.place is not None and v not in known for v in self.ledger.by_id[id]):
+                # Written since the door looked: the copy of an older version comes behind it.
+                self.ledger.unsure[id] += 1
+            headers = [
+                *after.record.headers,
+                (names.DUE_MS, b"%d" % due_ms),
+                (names.TARGET_TOPIC, after.record.topic.encode()),
+                (names.CHANGE, change.encode()),
+            ]
+            self._append(version, headers)  # type: ignore[arg-type]
+        else:
+            self.ledger.by_id[id].remove(version)
+        self.ledger.unsure[id] -= 1
+
+    # --- what goes wrong -------------------------------------------------------------------------
+
+    def _fault(self, what: Happening) -> None:
+        """Now, or at the step it waits for."""
+        facts, act = what.facts, getattr(self, "_do_" + what.kind.replace("-", "_"))
+        if not facts["on"]:
+            self._done(what, act(what, None))
+            return
+        left = [facts["skip"]]
+        until = self.world.elapsed + TRIGGER_MS
+
+        def watcher(when: str, verb: str, _args: Any, answer: Any) -> None:
+            # "claimed" is a claim that found something, and not what came before it.
+            claimed = verb == "claim" and isinstance(answer, list) and facts["on"] == "claimed"
+            if self.world.elapsed > until:
+                self.world.watchers.remove(watcher)
+            elif claimed or (when == facts["when"] and verb == facts["on"]):
+                if self.world.current.process is self.people:
+                    return
+                left[0] -= 1
+                if left[0] < 0:
+                    self.world.watchers.remove(watcher)
+                    self._done(what, act(what, self.world.current))
+
+        self.world.watchers.append(watcher)
+
+    def _done(self, what: Happening, done: Any) -> None:
+        if done is not False:
+            self.faults[what.kind] += 1
+            self.world.say(f"FAULT {what}")
+
+    def _some_process(self, what: Happening, actor: Actor | None) -> Process | None:
+        if actor is not None:
+            return actor.process
+        alive = [process for process in self.simulation.processes if process.alive]
+        return alive[what.facts["pick"] % len(alive)] if alive else None
+
+    def _some_task(self, what: Happening, actor: Actor | None) -> Actor | None:
+        if actor is not None and actor.task is not None:
+            return actor
+        tasks = [a for a in self.world.actors if a.task and not (a.done or a.dead)]
+        return tasks[what.facts["pick"] % len(tasks)] if tasks else None
+
+    def _do_kill(self, what: Happening, actor: Actor | None) -> bool:
+        process = self._some_process(what, actor)
+        if process is None:
+            return False
+        self.world.kill(process)
+        return True
+
+    def _do_freeze(self, what: Happening, actor: Actor | None) -> bool:
+        process = self._some_process(what, actor)
+        if process is None:
+            return False
+        self.world.freeze(process, what.facts["ms"])
+        if what.facts["another"]:
+            self.world.after(100, lambda: self.simulation.serve())
+        return True
+
+    def _do_task_dies(self, what: Happening, actor: Actor | None) -> bool:
+        task = self._some_task(what, actor)
+        if task is not None:
+            task.kill()
+        return task is not None
+
+    def _do_task_sleeps(self, what: Happening, actor: Actor | None) -> bool:
+        task = self._some_task(what, actor)
+        if task is None:
+            return False
+        task.asleep_until = self.world.elapsed + what.facts["ms"]
+        # A cluster gives up an executor it does not hear from; what that one sends may arrive.
+        task.zombie = self.plan.cluster
+        task.lost = what.facts["another"]
+        return True
+
+    def _do_speculate(self, what: Happening, actor: Actor | None) -> bool:
+        task = self._some_task(what, actor)
+        if task is None or not self.plan.cluster or task.task.over:
+            return False
+        task.task.begin()
+        return True
+
+    def _do_answer_lost(self, what: Happening, actor: Actor | None) -> bool:
+        if actor is None:
+            return False
+        self._done(what, True)
+        raise redis.exceptions.ConnectionError("simulated: the answer is lost")
+
+    def _do_store_away(self, what: Happening, actor: Actor | None) -> None:
+        self.world.away_until = self.world.elapsed + what.facts["ms"]
+
+    def _do_store_goes_back(self, what: Happening, actor: Actor | None) -> None:
+        """What is written in the next steps will be lost."""
+        snapshot, since = self.world.snapshot(), self.world.elapsed
+        last = self.world.steps + what.facts["steps"]
+        shard = what.facts["pick"] % self.plan.shards if what.facts["one_shard"] else None
+
+        def watcher(when: str, *_: Any) -> None:
+            if when == "after" and self.world.steps >= last:
+                self.world.watchers.remove(watcher)
+                self._lose(lambda: self.world.restore(snapshot, shard), since, shard)
+
+        self.world.watchers.append(watcher)
+
+    def _do_store_emptied(self, what: Happening, actor: Actor | None) -> None:
+        shard = what.facts["pick"] % self.plan.shards if what.facts["one_shard"] else None
+        if what.facts["another"]:
+            self._lose(lambda: self.world.restore({}, shard), -1.0, shard)
+        else:
+            prefix = "*" if shard is None else f"{{sim:{shard}}}:*"
+            self._lose(lambda: self.real.delete(*self.real.keys(prefix), "none"), -1.0, shard)
+
+    def _lose(self, do: Callable[[], Any], since: float, shard: int | None) -> None:
+        limit = self.real.config_get("maxmemory")["maxmemory"]
+        self.real.config_set("maxmemory", 0)
+        do()
+        self.real.config_set("maxmemory", limit)
+        self.ledger.losses.append(Loss(since, self.world.elapsed, shard))
+        self.world.say(f"the store is as it was at {since:.1f}, shard {shard}")
+
+    def _do_store_full(self, what: Happening, actor: Actor | None) -> None:
+        """Nothing more fits in until what was due has left, and that must come to pass."""
+        began = self.world.elapsed
+
+        def look() -> None:
+            late_ms = self.world.now_ms() - 1_000
+            due = [shard.keys["due"] for shard in self.pending.shards]
+            left = any(self.real.zcount(key, 0, late_ms) for key in due)
+            full_ms = self.world.elapsed - began
+            if left and full_ms > FULL_MS_MAX:
+                # A start on a journal waits for intake, which waits for room.
+                if self.plan.journal:
+                    self.ledger.excused["started on a full store"] += 1
+                else:
+                    self.ledger._break("nothing leaves a store that is full")
+            if full_ms > what.facts["ms"] and (not left or full_ms > FULL_MS_MAX):
+                self._full = False
+                self.real.config_set("maxmemory", 0)
+            else:
+                self.world.after(500, look)
+
+        self._full = True
+        self.real.config_set("maxmemory", 1)
+        look()
+
+    def _do_second_service(self, what: Happening, actor: Actor | None) -> None:
+        for _ in range(2 if what.facts["another"] else 1):
+            self.world.after(0, lambda: self.simulation.serve())
+
+    def _do_clock_steps(self, what: Happening, actor: Actor | None) -> None:
+        self.world.skew_ms += what.facts["by_ms"]
+        if what.facts["by_ms"] < 0:
+            self.world.skewed.append(self.world.elapsed)
+
+    def _do_intake_stuck(self, what: Happening, actor: Actor | None) -> None:
+        for one in self.world.actors:
+            if "intake" in one.name and not one.done:
+                one.asleep_until = self.world.elapsed + what.facts["ms"]
+
+    def _do_stop(self, what: Happening, actor: Actor | None) -> bool:
+        process = self._some_process(what, actor)
+        stop: Event | None = getattr(process, "stop", None)
+        if stop is None:
+            return False
+        stop.set()
+        return True
+
+    def _do_forget(self, what: Happening, actor: Actor | None) -> bool:
+        if not self.plan.journal:
+            return False
+        self.world.spawn("rebuild", self.people, Copy(self.pending, owner=0).forget)
+        return True
+
+    def _do_broker_away(self, what: Happening, actor: Actor | None) -> None:
+        # Not longer than what is under way may take: see LATE_MS_MAX.
+        self.broker.away_until = self.world.elapsed + min(what.facts["ms"], 300)
+
+    def _do_compact(self, what: Happening, actor: Actor | None) -> None:
+        self.broker.compact(self.world.now_ms() - COMPACTED_AFTER_MS)
+
+
+@contextmanager
+def store() -> Iterator[Any]:
+    """A Redis for runs, that writes nothing to disk and keeps hashes in the order of writing."""
+    with tempfile.TemporaryDirectory() as directory, RedisServer(Path(directory)) as server:
+        client = redis.Redis.from_url(server.url)
+        for name, value in {
+            "appendonly": "no",
+            "hash-max-ziplist-entries": 1_000_000,
+            "hash-max-ziplist-value": 100_000_000,
+        }.items():
+            client.config_set(name, value)
+        # Who asks and who answers take turns: on one core each wakes the other at once.
+        cores = os.sched_getaffinity(0)
+        for process in (0, client.info("server")["process_id"]):
+            os.sched_setaffinity(process, {max(cores)})
+        yield client
+        os.sched_setaffinity(0, cores)
+
+
+def run(plan: Plan, real: Any, kept: Sequence[int] | None = None) -> Outcome:
+    """A plan, or some of its happenings."""
+    if kept is not None:
+        chosen = tuple(plan.happenings[n] for n in kept)
+        plan = Plan(**{**plan.__dict__, "happenings": chosen})
+    return Run(plan, real).out()
+
+
+def shortened(plan: Plan, real: Any, kept: list[int], *, within_s: float) -> list[int]:
+    """Fewer happenings that still break a promise."""
+    deadline, size = time.monotonic() + within_s, max(1, len(kept) // 2)
+    while size and time.monotonic() < deadline:
+        first = 0
+        while first < len(kept) and time.monotonic() < deadline:
+            fewer = kept[:first] + kept[first + size :]
+            if run(plan, real, fewer).broken:
+                kept = fewer
+            else:
+                first += size
+        size //= 2
+    return kept
+
+
+def written(numbers: Sequence[int]) -> str:
+    """0-3,7"""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def read(text: str) -> list[int]:
+    """What `written` wrote."""
+    ends = [part.partition("-") for part in text.split(",") if part]
+    return [n for a, _, b in ends for n in range(int(a), int(b or a) + 1)]
+
+
+def search(
+    seed: int,
+    real: Any,
+    *,
+    seconds: float,
+    faults: Sequence[str] = FAULTS,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[int, Outcome] | None:
+    """Runs from `seed` on, until one breaks a promise or the time is over."""
+    began = time.monotonic()
+    steps = runs = 0
+    happened: Counter[str] = Counter()
+    excused: Counter[str] = Counter()
+    found = None
+    while time.monotonic() - began < seconds and found is None:
+        outcome = run(Plan.drawn(seed + runs, faults=faults), real)
+        steps, runs = steps + outcome.steps, runs + 1
+        happened.update(outcome.faults)
+        excused.update(outcome.excused)
+        if outcome.broken:
+            found = (seed + runs - 1, outcome)
+    took_s = time.monotonic() - began
+    say(f"{runs} runs, {steps} steps, {steps / took_s:.0f} steps/s, {took_s:.0f} s")
+    say("faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(happened.items())))
+    say("excused: " + (", ".join(f"{kind} {n}" for kind, n in excused.items()) or "nothing"))
+    return found
+
+
+def main() -> int:
+    """From the command line."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", default=os.environ.get("SEED", ""))
+    parser.add_argument("--trace", default=os.environ.get("TRACE", ""))
+    given = parser.parse_args()
+    seed = int(given.seed) if given.seed else random.SystemRandom().randrange(10**9)
+    say = partial(print, flush=True)
+    say(f"SEED={seed}")
+    with store() as real:
+        if given.trace:
+            outcome = run(Plan.drawn(seed), real, read(given.trace))
+            say("\n".join([*outcome.trace, *(outcome.broken or ["every promise was kept"])]))
+            return bool(outcome.broken)
+        found = search(seed, real, seconds=given.seconds, say=say)
+        if found is None:
+            return 0
+        failed, outcome = found
+        say(f"SEED={failed}: " + "\n  ".join(outcome.broken))
+        plan = Plan.drawn(failed)
+        kept = shortened(plan, real, list(range(len(plan.happenings))), within_s=SHRINK_S)
+        again = run(plan, real, kept)
+        say("\n".join(str(plan.happenings[n])[:200] for n in kept))
+        say("\n".join([*again.trace[-100:], *again.broken]))
+        say(f"again: make simulate SEED={failed} TRACE={written(kept)}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

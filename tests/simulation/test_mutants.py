@@ -1,0 +1,265 @@
+"""The simulation finds each fault of a list when its mend is taken out."""
+
+import inspect
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import simulate
+from world import substituted
+
+from sendlater import service
+from sendlater.pending import scripts, shard
+from sendlater.pipeline import sink, source
+
+LUA = Path(scripts.__file__).parent / "lua"
+FOUND_WITHIN_S = 60.0
+QUICK = ("release brings back what was cancelled", "claims before it is due")
+"""What CI looks for; `make mutants` looks for all."""
+
+Patch = Callable[[Path], Any]
+
+
+def lua(name: str, old: str, new: str) -> Patch:
+    """A script with one place changed."""
+
+    @contextmanager
+    def patched(directory: Path) -> Iterator[None]:
+        path = directory / "lua" / f"{name}.lua"
+        path.write_text(_replaced(path.read_text(), old, new))
+        yield
+
+    return patched
+
+
+def python(function: Any, old: str, new: str) -> Patch:
+    """A function with one place changed."""
+
+    @contextmanager
+    def patched(_: Path) -> Iterator[None]:
+        text = _replaced(textwrap.dedent(inspect.getsource(function)), old, new)
+        made = dict(function.__globals__)
+        exec(text, made)
+        before = function.__code__
+        function.__code__ = made[function.__name__].__code__
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+    return patched
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"found {text.count(old)} times: {old}"
+    return text.replace(old, new)
+
+
+@contextmanager
+def mutated(patches: tuple[Patch, ...], directory: Path) -> Iterator[None]:
+    """Patches in force; scripts are loaded from a copy."""
+    shutil.copytree(LUA, directory / "lua")
+    sources = SimpleNamespace(files=lambda _: directory)
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch(directory))
+        stack.enter_context(substituted([(scripts, "resources", sources)]))
+        for cache in (scripts.script, scripts._armed):
+            cache.cache_clear()
+            stack.callback(cache.cache_clear)
+        yield
+
+
+SETTLED = "if ended_run == run and number <= tonumber(ended_number) then"
+LATE = ("answer-lost", "task-dies")
+ALIVE = ("kill", "task-dies", "freeze")
+AGAIN = ("task-sleeps", "speculate", "task-dies")
+STORE = ("store-goes-back", "store-emptied")
+
+MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
+    "release brings back what was cancelled": (
+        LATE,
+        (lua("release", "string.byte(packed) == 207 and ", ""),),
+    ),
+    "a batch claimed before is delivered with what was cancelled": (
+        AGAIN,
+        (python(shard.Shard.claimed, "if row[1][0] != OVERTAKEN", ""),),
+    ),
+    "advance passes over shards that stand at their end": (
+        STORE,
+        (
+            python(
+                sink.ParkWriter.commit,
+                "ends += [source, stands, str(max(end, int(stands or 0)))]",
+                "ends += [] if int(stands or 0) >= end else [source, stands, str(end)]",
+            ),
+        ),
+    ),
+    "a number is taken by two owners": (
+        ("second-service", "freeze"),
+        (lua("fence", "number == current and token == standing[2]", "number == current"),),
+    ),
+    "a shard that was emptied is not noticed": (
+        STORE,
+        (
+            python(
+                service.Service._store_is_lost,
+                "min(self.pending.owners())",
+                "max(self.pending.owners())",
+            ),
+        ),
+    ),
+    "claims of an attempt that another has followed": (
+        AGAIN,
+        (
+            lua(
+                "claim",
+                "(redis.call('HGET', batches .. '-attempts', name) or '') ~= attempt",
+                "false",
+            ),
+        ),
+    ),
+    "claims into a batch that is settled": (
+        AGAIN,
+        (lua("claim", SETTLED, "if false then"), lua("attempt", SETTLED, "if false then")),
+    ),
+    "claims of a run that has ended": (
+        (*ALIVE, *STORE),
+        (lua("claim", "standing[1] ~= run", "false"),),
+    ),
+    "a batch is not closed": (
+        ("speculate",),
+        (
+            python(
+                source.ShardTask.batches,
+                "self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)",
+                "pass",
+            ),
+        ),
+    ),
+    "an attempt does not know what the one before it has claimed": (
+        AGAIN,
+        (lua("attempt", "and 'open' or 'new'", "and 'new' or 'new'"),),
+    ),
+    "nothing goes on in a full store": (
+        ("store-full",),
+        (python(scripts.Script.__init__, '== "goes on"', '== "never"'),),
+    ),
+    "a cancellation does not mark what is claimed": (
+        LATE,
+        (lua("park", "redis.call('HSET', batch, id, '\\211' .. string.sub(row, 2))", ""),),
+    ),
+    "a newer version leaves what was set aside": (
+        (),
+        (
+            lua(
+                "park",
+                "if has_aside then\n        redis.call('HDEL'",
+                "if false then\n        redis.call('HDEL'",
+            ),
+        ),
+    ),
+    "a door does not take back what was set aside": (
+        (),
+        (lua("cancel", "\n    or redis.call('HGET', aside, id)", ""),),
+    ),
+    "a door does not see what was set aside": (
+        (),
+        (lua("find", "local packed = redis.call('HGET', aside, id)", "local packed = nil"),),
+    ),
+    "what was set aside comes back as it was judged": (
+        (),
+        (lua("readmit", " or string.sub(redis.sha1hex(packed), 1, #version) ~= version", ""),),
+    ),
+    "claims do not wait for intake": (
+        ("intake-stuck", "kill", "store-away"),
+        (lua("claim", "tonumber(standing[5] or '') or math.huge", "math.huge"),),
+    ),
+    "claims from a store that was started anew": (
+        ("store-goes-back",),
+        (python(scripts.Script.__call__, "if self.must_be_armed:", "if False:"),),
+    ),
+    "a run claims from servers newer than it": (
+        STORE,
+        (python(shard.Shard.claim, "/{batch.lane}/{batch.run}", ""),),
+    ),
+    "what is lost between two looks at positions is not read again": (
+        ("store-goes-back",),
+        (python(service.Service._look_for_restart, "self._read_again()", "pass"),),
+    ),
+    "positions are ahead of what is written": (
+        ("kill", "task-dies"),
+        (
+            python(
+                sink.ParkTask._write,
+                "self.shards[number].park(\n"
+                "        self.waiting.pop(place),\n"
+                "        owner=str(self.owner),\n"
+                "        source=source,\n",
+                "self.shards[number].park(\n"
+                "        [], owner=str(self.owner), source=source,\n"
+                "        seen_before=seen[number], seen_after=str(after)\n"
+                "    )\n"
+                "    self.shards[number].park(\n"
+                "        self.waiting.pop(place),\n"
+                "        owner=str(self.owner),\n",
+            ),
+        ),
+    ),
+    "a tombstone of ours takes back a newer version": (
+        (),
+        (lua("park", "if newer(id, ARGV[i + 2]) then", "if false then"),),
+    ),
+    "planning knows nothing of what intake has read meanwhile": (
+        (),
+        (lua("plan", "redis.call('SISMEMBER', touched, id) == 0 and ", ""),),
+    ),
+    "deliveries are looked up before they can have arrived": (
+        ("kill",),
+        (
+            python(
+                service.Service._fill,
+                "stop.wait(settings.recovery_pause_ms / 1_000)",
+                "pass",
+            ),
+        ),
+    ),
+    "attempts of dead runs stay for ever": (
+        ALIVE,
+        (lua("begin", "tonumber(of_run) < run", "false"),),
+    ),
+    "claims before it is due": (
+        (),
+        (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),
+    ),
+}
+"""What is taken out, and which faults bring that to light (with none: everyday use does)."""
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Any]:
+    with simulate.store() as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulation_finds(name: str, real: Any, tmp_path: Path, capsys: Any) -> None:
+    if name not in QUICK and not os.environ.get("MUTANTS"):
+        pytest.skip("all mutants: make mutants")
+    faults, patches = MUTANTS[name]
+    began = time.monotonic()
+    with mutated(patches, tmp_path):
+        found = simulate.search(1, real, seconds=FOUND_WITHIN_S, faults=faults)
+    assert found is not None, f"not found within {FOUND_WITHIN_S:.0f} s"
+    seed, outcome = found
+    told = f"{time.monotonic() - began:.1f} s, seed {seed}: {outcome.broken[0]}"
+    with capsys.disabled():
+        sys.stdout.write(f"\n{name}: {told[:120]}\n")

@@ -1,0 +1,27 @@
+"""Some seconds of simulation: a seed that everybody runs, and one that nobody has seen."""
+
+import random
+
+import pytest
+import simulate
+
+SECONDS = 20.0
+
+
+@pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(10**9)], ids=["known", "new"])
+def test_every_promise_is_kept_whatever_happens(seed):
+    said: list[str] = [f"SEED={seed}"]
+    with simulate.store() as real:
+        found = simulate.search(seed, real, seconds=SECONDS, say=said.append)
+    assert found is None, "\n".join(
+        [*said, *found[1].broken, f"again: make simulate SECONDS=1 SEED={found[0]}"]
+    )
+
+
+def test_a_seed_says_all():
+    """The same run twice: the same steps in the same order."""
+    plan = simulate.Plan.drawn(11)
+    with simulate.store() as real:
+        first, second = (simulate.run(plan, real) for _ in range(2))
+    assert first.trace == second.trace
+    assert first.steps == second.steps

@@ -4,7 +4,8 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from installation import Installation
+from installation import Installation, now_ms
+from servers import wait_until
 
 from sendlater import Cancelled, Scheduler
 
@@ -65,3 +66,29 @@ def test_an_aborted_transaction_at_the_end_is_not_waited_for(kafka, redis_url, h
         asked_s = time.monotonic()
         assert scheduler.cancel("stays") is Cancelled.CANCELLED
         assert time.monotonic() - asked_s < CANCEL_S_MAX
+
+
+def test_a_cancellation_behind_an_open_transaction_wins(kafka, here, writer):
+    """It was acknowledged, and cannot be read before somebody else's transaction ends."""
+    due_ms = now_ms() + 8_000
+    here.schedule(key=b"behind", when=("sendlater-due-ms", str(due_ms)))
+    here.arrival(soon(here))
+    writer.begin_transaction()
+    headers = [("scheduler-target-topic", here.target), ("sendlater-delay", "0")]
+    for partition in (0, 1):
+        writer.produce(here.inbox, value=b"v", key=b"open", headers=headers, partition=partition)
+    assert writer.flush(30) == 0
+    here.put(here.inbox, None, key=b"behind")
+    assert now_ms() < due_ms - 5_000, "this machine is too slow for this test"
+    wait_until(lambda: now_ms() > due_ms + 3_000, "the due time is over")
+    writer.commit_transaction(30)
+    here.arrival(b"open")
+    here.arrival(soon(here))
+    assert not here.arrivals(here.target, b"behind")
+
+
+def soon(here):
+    """A schedule that is due at once; its id."""
+    name = b"soon-%d" % now_ms()
+    here.schedule(key=name, when=("sendlater-delay", "0"))
+    return name

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import structlog
 from confluent_kafka import (
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Producer,
@@ -78,11 +79,13 @@ class KafkaTopics:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
         """Per topic and partition the offset after the last record to be read.
 
-        Raises BrokerUnavailable.
+        `open_too`: also behind transactions that are open, where nobody reads yet, whatever else
+        was acknowledged there. Raises BrokerUnavailable.
         """
+        isolation = IsolationLevel.READ_UNCOMMITTED if open_too else self._isolation
         asked = {
             TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for topic, count in self.partitions(topics).items()
@@ -92,7 +95,7 @@ class KafkaTopics:
         try:
             futures = (
                 self._admin.list_offsets(
-                    asked, isolation_level=self._isolation, request_timeout=REQUEST_S
+                    asked, isolation_level=isolation, request_timeout=REQUEST_S
                 )
                 if asked
                 else {}

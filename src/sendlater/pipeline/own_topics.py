@@ -83,10 +83,12 @@ def inbox_ends(
 ) -> dict[str, int]:
     """Per `topic/partition` the position after the last record, where there is any.
 
+    A record behind a transaction that is open counts: it was acknowledged, though not read yet.
+
     Raises Unavailable, MissingInbox when the broker does not know all of them.
     """
     if kafka is not None:
-        ends = kafka.ends(topics) if topics else {}
+        ends = kafka.ends(topics, open_too=True) if topics else {}
         if missing := set(topics) - ends.keys():
             raise MissingInbox(f"Kafka does not know inboxes {sorted(missing)}")
     else:

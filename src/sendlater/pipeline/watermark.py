@@ -86,6 +86,7 @@ class Watermark:
         self._not_before = self._began = self._clock.elapsed_ms()
         self._resumed: float | None = None
         """Since when everybody has answered: holding counts from there."""
+        self._moved = self._began
         self._holds = True
         self._ticked = self._clock.elapsed_ms()
         self._told = -float(TOLD_EVERY_MS)
@@ -176,7 +177,7 @@ class Watermark:
                 if elapsed - look.elapsed_ms > PASSED_AFTER_MS:
                     self._pass(look.ends, positions)
                 return
-            self._at_ms = look.at_ms
+            self._at_ms, self._moved = look.at_ms, elapsed
             self._looks.popleft()
 
     def _pass(self, ends: Positions, positions: Positions) -> None:
@@ -209,7 +210,9 @@ class Watermark:
         if begins and self._inboxes.progress() is None:
             # A JVM that has just started is slow, but not stuck.
             self._resumed = elapsed
-        latest_ms = now_ms - self._hold_ms_max
+        # Whose intake only lags waits so long at most; behind one that stands still nobody waits.
+        stands = elapsed - max(self._moved, self._resumed) >= self._hold_ms_max
+        latest_ms = now_ms + (self._margin_ms if stands else -self._hold_ms_max)
         if elapsed - self._resumed < self._hold_ms_max or (bound_ms or 0) >= latest_ms:
             return bound_ms
         if elapsed - self._told >= TOLD_EVERY_MS:

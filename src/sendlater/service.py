@@ -267,6 +267,8 @@ class Service:
                 return True
             if stop.wait(WATCH_S):
                 return False
+            if self._store_is_lost():
+                raise StoreWentBack("it was lost before intake had caught up")
             self._look_after(intake, time.monotonic())
 
     def _take_over_again(self, stop: threading.Event) -> None:

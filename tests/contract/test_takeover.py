@@ -2,7 +2,7 @@
 
 import pytest
 
-from sendlater.errors import Fenced
+from sendlater.errors import Fenced, StoreWentBack
 from sendlater.model import Origin, Record, Schedule
 from sendlater.pending import Pending, Shard
 from sendlater.pending.packing import pack
@@ -134,6 +134,19 @@ def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, s
     copy.set_horizon(200, planned_ms=200, later=3)
     assert pending.counts()["later"] == 4
     assert not shard.client.exists(shard.keys["touched"])
+
+
+def test_planning_does_not_end_what_the_store_has_not_begun(pending: Pending, shard: Shard):
+    """A store that went back meanwhile has passed over what nobody has planned."""
+    copy = Copy(pending, owner=pending.fence())
+    copy.set_horizon(100, planned_ms=100)
+    before = shard.client.dump(shard.keys["state"])
+    copy.set_horizon(200, planned_ms=100)
+    shard.client.restore(shard.keys["state"], 0, before, replace=True)
+    park(shard, schedule(b"far", due_ms=150))
+    with pytest.raises(StoreWentBack):
+        copy.set_horizon(200, planned_ms=200, begun=True)
+    assert copy.horizon() == (100, 100)
 
 
 def test_an_old_owner_can_neither_plan_nor_move_the_horizon(pending: Pending, shard: Shard):

@@ -194,11 +194,17 @@ class Copy:
         return int(horizon) if horizon else None, int(planned) if planned else None
 
     def set_horizon(
-        self, horizon_ms: int | None, *, planned_ms: int | None, later: int | None = None
+        self,
+        horizon_ms: int | None,
+        *,
+        planned_ms: int | None,
+        later: int | None = None,
+        begun: bool = False,
     ) -> None:
         """Move the horizon, or (both the same) say that planning has reached it; see the script.
 
-        `later` is how many stand in the journals beyond it, when that has been counted.
+        `later` is how many stand in the journals beyond it, when that has been counted. `begun`:
+        it was moved there before. Raises StoreWentBack when a shard does not know that any more.
         """
         # The first shard is what `horizon` reads: first to promise, last to be done.
         done = horizon_ms == planned_ms
@@ -212,6 +218,7 @@ class Copy:
                 horizon="" if horizon_ms is None else horizon_ms,
                 planned="" if planned_ms is None else planned_ms,
                 later="" if counted is None else counted,
+                begun="begun" if begun else "",
             )
 
     def seen(self) -> list[dict[str, int]]:

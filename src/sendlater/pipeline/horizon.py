@@ -90,7 +90,7 @@ class Horizon:
                 until_ms=until_ms,
             )
             later, written = found.later, found.written
-        self._copy.set_horizon(until_ms, planned_ms=until_ms, later=later)
+        self._copy.set_horizon(until_ms, planned_ms=until_ms, later=later, begun=True)
         done_ms = self._clock.now_ms()
         _log.info("horizon moved", written=written, later=later, took_ms=done_ms - now_ms)
         if done_ms > planned_ms > now_ms:

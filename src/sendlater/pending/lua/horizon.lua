@@ -1,13 +1,20 @@
 -- Move the horizon: intake writes what is due until then, the rest is left to planning.
 --
 -- keys: state touched
--- args: owner horizon planned later
+-- args: owner horizon planned later begun
 -- full: goes on
 -- returns: 1
 --
 -- While `planned` is behind `horizon`, what lies between is being looked up in the journals, and ids
 -- that intake sees meanwhile are remembered in `touched`. An empty horizon is infinitely far.
+--
+-- With `begun` this is the end of a step. Refused (ELSEWHERE) where the horizon is another one: a
+-- store that lost the beginning has passed over what neither it nor planning has written.
 
+local stands = redis.call('HGET', state, 'horizon') or ''
+if begun ~= '' and stands ~= horizon then
+    return redis.error_reply('ELSEWHERE horizon ' .. stands)
+end
 redis.call('UNLINK', touched)
 redis.call('HSET', state, 'horizon', horizon, 'planned', planned)
 -- `later` is what was counted, `later_since` what intake has passed over since that count began.

@@ -17,6 +17,7 @@ from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Headers, Reason
+from sendlater.pending import Target
 
 LAND_MS_MAX = 30.0
 """How long a record usually takes to its topic."""
@@ -25,7 +26,7 @@ LATE_SHARE, LATE_MS_MAX = 0.05, 400.0
 FLUSH_POLL_MS = 5.0
 TARGET = "out"
 """A topic that takes everything; `small` takes SMALL_BYTES, `slow-n` answers late, `no-n` never."""
-SMALL_BYTES = 200
+SMALL_BYTES = 600
 
 COLUMNS = (
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
@@ -103,7 +104,7 @@ class Broker:
         if self.world.elapsed < self.away_until:
             raise BrokerUnavailable("simulated: the broker is away")
 
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    def ends(self, topics: Iterable[str], *, open_too=False) -> dict[str, dict[int, int]]:
         """The offset after the last record."""
         topics = list(topics)
         self._answer()
@@ -117,8 +118,8 @@ class Broker:
         """Whether it may be looked through."""
         return True
 
-    def look_up(self, topic: str) -> int | Reason | None:
-        """Largest record a topic takes; why it takes none; None while nobody knows."""
+    def look_up(self, topic: str) -> Target | Reason | None:
+        """What a topic takes; why it takes nothing; None while nobody knows."""
         self._answer()
         if topic.startswith("no-"):
             return Reason.UNKNOWN_TOPIC
@@ -126,7 +127,8 @@ class Broker:
             since = self.asked.setdefault(topic, self.world.elapsed)
             if self.world.elapsed < since + 1_000 * int(topic[5:]):
                 return None
-        return SMALL_BYTES if topic == "small" else 1_000_000
+        bytes_max = SMALL_BYTES if topic == "small" else 1_000_000
+        return Target(record_bytes_max=bytes_max, partitions=len(self.log(topic)))
 
     # --- what a journal keeps --------------------------------------------------------------------
 
@@ -151,21 +153,24 @@ class Broker:
                         continue
                     place = by_place.setdefault((entry.key, topic, number), {"at": 0})
                     done = entry.header(names.ORIGIN) if entry.value is None else None
+                    # A copy counts as the version it is a copy of.
+                    version_of = copy_of(entry, topic, number, at)
                     place["at"] = max(place["at"], entry.timestamp_ms)
                     if done is not None:
                         version = int(done.rpartition(b"/")[2])
                         place["done"] = max(place.get("done", -1), version)
                     else:
-                        place["last"] = (at, entry)
+                        stands = (at if version_of is None else version_of, at, entry)
+                        place["last"] = max(place.get("last", stands), stands, key=lambda x: x[:2])
         newest: dict[Any, tuple[int, str, int, dict[str, Any]]] = {}
         for (key, topic, number), place in by_place.items():
-            written = place["last"][1].timestamp_ms if "last" in place else place["at"]
+            written = place["last"][2].timestamp_ms if "last" in place else place["at"]
             if key not in newest or newest[key][0] < written:
                 newest[key] = (written, topic, number, place)
         for _, topic, number, place in newest.values():
             if "last" not in place:
                 continue
-            at, entry = place["last"]
+            at, _, entry = place["last"]
             if entry.value is not None and at > place.get("done", -1):
                 yield topic, number, at, entry
 
@@ -233,6 +238,14 @@ class ConfluentProducer:
         return 0
 
 
+def copy_of(entry: Entry, topic: str, number: int, at: int) -> int | None:
+    """Offset of the version that a record of a journal is a copy of."""
+    told = (entry.header(names.AGAIN) or b"").decode()
+    place, _, offset = told.rpartition("/")
+    is_copy = entry.value is not None and place == f"{topic}/{number}" and int(offset) <= at
+    return int(offset) if is_copy else None
+
+
 def decoded(records: Sequence[tuple[str, int, int, Entry]], settings: Settings) -> pa.RecordBatch:
     """Inbox records as schedules, in the columns of `sendlater.dialects.stages`."""
     rows = [_decode(*record, settings) for record in records]
@@ -266,6 +279,9 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
         body = (entry.key, int(due), *where, entry.value, _structs(kept) or None, "headers")
     change = entry.header(names.CHANGE)
+    again = copy_of(entry, topic, number, at) if topic in settings.journals else None
+    if again is not None and body[-1] != "rejected":
+        change = f"again {topic}/{number}/{again}".encode()
     shard = zlib.crc32(body[0]) % settings.shards
     return (*body, *origin, shard, None if change is None else change.decode())
 

@@ -6,6 +6,7 @@ master a failed task fails its query, on a cluster it is tried again.
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -338,41 +339,61 @@ class SimulatedService(service.Service):
 class SimulatedRecovery(recovery.Recovery):
     """The look-up is in lists in place of Spark; what is found is judged as it is there."""
 
-    def _look_up(self, batches: Any) -> recovery.Found:
+    def _look_up(self, rows: Any, since_ms: int) -> recovery.Found:
         broker: Any = self._topics
         at: dict[Any, set[tuple[str, bool]]] = {}
-        for topic, logs in broker.logs.items():
-            for entry in (entry for log in logs for entry in log if entry is not None):
-                due = entry.header(names.DUE)
-                if entry.header(names.ID) is None or due is None:
-                    continue
-                told = entry.header(names.ORIGIN)
-                version = told.decode() if told else f"#{recovery.zlib.crc32(entry.value or b'')}"
-                row = (entry.header(names.ID), int(due), version)
-                at.setdefault(row, set()).add((topic, entry.value is None))
+        for topic, _, _, entry in self._entries(list(broker.logs)):
+            due = entry.header(names.DUE)
+            if entry.header(names.ID) is None or due is None:
+                continue
+            told = entry.header(names.ORIGIN)
+            version = told.decode() if told else f"#{zlib.crc32(entry.value or b'')}"
+            row = (entry.header(names.ID), int(due), version)
+            at.setdefault(row, set()).add((topic, entry.value is None))
         broker.world.pause(broker.world.rng.random() * 300)
         found = recovery.Found()
-        for batch in batches:
-            for schedule in recovery._schedules(batch):
-                self._judge(schedule, at.get(self._row(schedule), set()), found)
+        for number, row in enumerate(rows):
+            schedule, origin = row.schedule, row.schedule.origin
+            told_place = schedule.dialect == "rejected" or (
+                origin and origin.topic in self._settings.journals
+            )
+            version = (
+                f"{origin.topic}/{origin.partition}/{origin.position}"
+                if origin and told_place
+                else f"#{zlib.crc32(schedule.record.value or b'')}"
+            )
+            known = at.get((schedule.id, schedule.due_ms, version), set())
+            self._judge(number, schedule, known, found)
         return found
 
-    def _repair(self, batches: Any, found: recovery.Found) -> None:
+    def _entries(self, topics: Any) -> Iterator[tuple[str, int, int, Any]]:
+        broker: Any = self._topics
+        for topic in topics:
+            for number, log in enumerate(broker.log(topic)):
+                yield from ((topic, number, n, e) for n, e in enumerate(log) if e is not None)
+
+    def _send(self, rows: Any, *, owed: bool) -> None:
         from sendlater.pipeline.rows import to_arrow, unpack_columns
 
         broker: Any = self._topics
-        torn = {}
-        for batch in batches:
-            rows = to_arrow(batch.ids, unpack_columns(batch.packed)).to_pylist()
-            for schedule, row in zip(recovery._schedules(batch), rows, strict=True):
-                name = self._row(schedule)
-                if name in found.torn:
-                    torn[name] = schedule
-                if name in found.owed:
-                    for topic, number, key, value, headers in delivered(row, self._settings)[1:]:
-                        broker.append(topic, number, key, value, headers)
-        if torn:
-            rewriting.write_again(self._settings, torn.values())
+        for one in rows:
+            columns = unpack_columns([one.packed])
+            [row] = to_arrow([one.schedule.id], columns).to_pylist()
+            for topic, number, key, value, headers in delivered(row, self._settings)[owed:]:
+                broker.append(topic, number, key, value, headers)
+
+    def _replaced(self, rows: Any, since_ms: int) -> set[int]:
+        found = set()
+        for topic, number, at, entry in self._entries(self._settings.journals):
+            if entry.value is None and entry.header(names.ORIGIN) is not None:
+                continue
+            for n, row in enumerate(rows):
+                origin = row.schedule.origin
+                beside = (topic, number) == (origin.topic, origin.partition)
+                newer = at > origin.position if beside else entry.timestamp_ms > origin.timestamp_ms
+                if entry.key == row.schedule.id and newer:
+                    found.add(n)
+        return found
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sendlater.dialects import delivered_headers, delivered_stages, fingerprint,
 from sendlater.dialects.decode import COPY_OF
 from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.sql import header, text, texts
-from sendlater.errors import Fenced
+from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.pending import Pending
@@ -105,7 +105,8 @@ class Recovery:
             for batch in batches:
                 ids = [r.schedule.id for n, r in enumerate(rows) if n in done and r.batch is batch]
                 settle_some(batch, ids, owner=owner)
-        except Fenced:
+        except (Fenced, StoreUnavailable, StoreWentBack):
+            # To be asked again: what is released without an answer comes twice.
             raise
         except Exception as error:
             _log.error(

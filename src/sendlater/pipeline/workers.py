@@ -65,9 +65,12 @@ class Worker:
         """Until its query is past the first batch, which loads and compiles all that others need.
 
         There is one even where nothing is to be read: a fresh checkpoint has no end to compare.
-        Gives up after FIRST_BATCH_S, when the query has ended, or when `stop` is set.
+        Gives up after FIRST_BATCH_S, when the query has ended or is to begin anew, or when `stop`
+        is set.
         """
         query, deadline_s = self.query, time.monotonic() + FIRST_BATCH_S
+        if query is None:
+            return
         assert isinstance(query, StreamingQuery)
         while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
             if stop.wait(FIRST_BATCH_WATCH_S):

@@ -263,7 +263,10 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     body: tuple[Any, ...]
     if entry.key is not None and entry.value is None:
         done = entry.header(names.ORIGIN) if topic in settings.journals else None
-        body = (entry.key, None, *nothing, done, None, "headers")
+        waited = entry.header(names.ID)
+        about_rejected = done is not None and waited == done.replace(b"/", b"-")
+        id = waited if about_rejected else entry.key
+        body = (id, None, *nothing, done, None, "headers")
     elif entry.key is None or due is None:
         told = [
             (names.REJECTED, Reason.NO_TIME.value.encode()),
@@ -308,7 +311,8 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
         refused = headers[-1][0] == names.REJECTED_ID
         key = headers[-1][1] if refused else row["key"]
         if key is not None:
-            # Six, or four, were appended by us.
-            came_with = headers[: -6 if refused else -4]
-            records.append((*place, key, None, [*came_with, (names.ORIGIN, origin)]))
+            version = (names.ORIGIN, origin)
+            records.append((*place, key, None, [*ours, version]))
+            if refused:
+                records.append((*place, key, None, [version]))
     return records

@@ -154,10 +154,10 @@ class Ledger:
         task[version].add(actor)
         if before and len(task[version]) > before:
             version.allowed["Spark tried again"] += 1
-        # A rejected record's tombstone does not name the id it waits under.
-        if rejected or not self.settings.journals:
+        if not self.settings.journals:
             shard = self.pending.shard_of(version.id).number
             for loss in self.losses:
+                # What was refused waited under its own id before, maybe on another shard.
                 here = rejected or loss.shard in (None, shard)
                 if here and any(loss.since <= at <= loss.at for at in version.handed_at):
                     version.allowed["store went back"] += 1

@@ -231,11 +231,15 @@ def _scheduled(settings: Settings) -> list[str]:
     }
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     cancels = "dialect = 'headers' AND value IS NULL"
+    # A tombstone about a rejected record tells the id it waited under.
+    waited = sql.header(sql.text(names.ID))
+    cancelled_id = f"""CASE WHEN done
+    AND {waited} = CAST(translate({DONE}, '/', '-') AS BINARY) THEN {waited} ELSE id END"""
     # Due by the record's clock; the sink puts right one that is ahead of ours. Not now() here: it
     # is a new constant in each batch, and makes Spark compile the whole decoding anew (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
     by_fate = {
-        "id": (place, "id", "id"),
+        "id": (place, cancelled_id, "id"),
         "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
         "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
         "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),

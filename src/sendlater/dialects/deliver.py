@@ -53,36 +53,34 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
 
     A schedule of a journal leaves as three records, in this order: the target's; a tombstone for
     the partition it was read from; the same for the history topic, under the target's key. A
-    rejected record of a journal is followed by a tombstone with the headers it came with. Both
-    tombstones name the version that is done with, so that a newer one survives them. `owed` leaves
-    out the first record, that has arrived already.
+    rejected record of a journal is followed by a tombstone that also tells the id it waited under;
+    if it waited as a schedule before, by a second about that. Every tombstone names the version
+    that is done with, so that a newer one survives it. `owed` leaves out the first record, that
+    has arrived already.
     """
     headers = delivered_headers(settings.journals)
     if not settings.journals:
         assert not owed, "without a journal nothing follows"
         return [["topic", "partition", "key", "value", f"{headers} AS headers"]]
     target = _record("topic", "partition", "key", "value", "sent")
-    tombstone = _record("origin_topic", "origin_partition", "id", _NO_BYTES, "sent")
+    tombstone = _tombstone("id", "sent")
     history = _record(sql.text(settings.history_topic), _NO_PARTITION, "key", "value", "sent")
     unhistoric = tuple({settings.history_topic, settings.liveness_topic})
     no_history = f"topic IN {sql.texts(unhistoric)}" if settings.history_topic else "true"
-    # The last header tells which kind: targets.py puts the id there, decode.py the time.
+    # The last header tells which kind: refusal.py puts the id there, decode.py the time.
     last = "element_at(headers, -1)"
     refused = f"{last}.key = {sql.text(names.REJECTED_ID)}"
-    came_with = f"slice(headers, 1, size(headers) - if({refused}, 6, 4))"
-    rejected = _record(
-        "origin_topic",
-        "origin_partition",
-        f"if({refused}, {last}.value, key)",
-        _NO_BYTES,
-        f"concat({came_with}, array({sql.pair(names.ORIGIN, VERSION)}))",
-    )
+    version = sql.pair(names.ORIGIN, VERSION)
+    about = f"slice(sent, -2, 2), array({version})"
+    rejected = _tombstone(f"if({refused}, {last}.value, key)", f"concat({about})")
+    waited = _tombstone(f"{last}.value", f"array({version})")
     return [
         ["*", f"{headers} AS sent"],
         [
             f"""inline({"slice(" if owed else ""}CASE
             WHEN NOT origin_topic IN {sql.texts(settings.journals)} THEN array({target})
             WHEN dialect = 'rejected' AND key IS NULL AND NOT {refused} THEN array({target})
+            WHEN dialect = 'rejected' AND {refused} THEN array({target}, {rejected}, {waited})
             WHEN dialect = 'rejected' THEN array({target}, {rejected})
             WHEN {no_history} THEN array({target}, {tombstone})
             ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""})"""
@@ -92,6 +90,11 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
 
 _NO_BYTES = "CAST(NULL AS BINARY)"
 _NO_PARTITION = "CAST(NULL AS INT)"
+
+
+def _tombstone(key: str, headers: str) -> str:
+    """On the journal, in the partition that the schedule was read from."""
+    return _record("origin_topic", "origin_partition", key, _NO_BYTES, headers)
 
 
 def _record(topic: str, partition: str, key: str, value: str, headers: str) -> str:
@@ -119,13 +122,14 @@ def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
         return [sent]
     journal, *history = copies
     if rejected:
-        came_with, told = split_rejected(record.headers)
-        refused = bool(told) and told[-1][0] == names.REJECTED_ID
-        key = told[-1][1] if refused else record.key
+        last, value = record.headers[-1]
+        refused = last == names.REJECTED_ID
+        key = value if refused else record.key
         if key is None:
             return [sent]
-        headers = came_with + version
-        return [sent, Record(topic=journal, key=key, value=None, headers=headers)]
+        about = _added(schedule) + version
+        told = [about, version] if refused else [about]
+        return [sent, *(Record(topic=journal, key=key, value=None, headers=h) for h in told)]
     sent = replace(sent, headers=sent.headers + version)
     tombstone = replace(sent, topic=journal, key=schedule.id, value=None, partition=None)
     after = [topic for topic in history if topic != record.topic]

@@ -192,22 +192,21 @@ class Recovery:
             self._send([rows[n] for n in sorted(found.owed)], owed=True)
         if not found.torn:
             return
-        torn = [rows[n] for n in sorted(found.torn)]
-        replaced = self._replaced(torn, since_ms)
-        left = [
-            row
-            for number, row in enumerate(torn)
-            if number not in replaced and row.packed[0] != OVERTAKEN
-        ]
+        torn = sorted(found.torn)
+        replaced = {torn[n] for n in self._replaced([rows[n] for n in torn], since_ms)}
+        left = [n for n in torn if n not in replaced and rows[n].packed[0] != OVERTAKEN]
         if not left:
             return
         try:
-            self._send(left, owed=False)
+            self._send([rows[n] for n in left], owed=False)
         except Exception as error:
             # Its target takes nothing any more: intake and lanes know what to do with that.
             told = "schedules with a tombstone cannot be delivered; they take the way of new ones"
             _log.warning(told, count=len(left), cause=str(error)[:500])
-            write_again(self._settings, [row.schedule for row in left], anew=True)
+            rejected = {n for n in left if rows[n].schedule.dialect == "rejected"}
+            found.torn -= rejected
+            again = [rows[n].schedule for n in left if n not in rejected]
+            write_again(self._settings, again, anew=True)
 
     def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
         frame = self._frame(rows)

@@ -37,7 +37,7 @@ from sendlater.pipeline.own_topics import inbox_ends, own_kafka_topics, own_redi
 from sendlater.pipeline.recovery import Recovery, warm_up
 from sendlater.pipeline.rescue import Rescue
 from sendlater.pipeline.rewriting import bury_surplus, rescue_overtaken
-from sendlater.pipeline.session import start_session
+from sendlater.pipeline.session import require_jvm, start_session
 from sendlater.pipeline.source import Lane
 from sendlater.pipeline.targets import Targets
 from sendlater.pipeline.watermark import Inboxes, Watermark
@@ -166,23 +166,15 @@ class Service:
 
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:
-            try:
-                warm_up(self._spark, self.settings, self._topics)
-            except Exception as error:
-                _log.warning("warming up failed; a takeover takes longer", cause=str(error)[:500])
+            warm_up(self._spark, self.settings, self._topics)
 
     def _new_lease(self) -> Lease:
         return Lease(
             self.installation.redis_url,
             space=self.settings.space,
             lease_ms=self.settings.lease_ms,
-            works=self._require_jvm,
+            works=lambda: None if self._spark is None else require_jvm(self._spark),
         )
-
-    def _require_jvm(self) -> None:
-        """Hangs while the JVM does, and raises when it is gone."""
-        if self._spark is not None:
-            self._spark.sparkContext._jvm.System.nanoTime()  # type: ignore[union-attr]
 
     def _take_over(self, stop: threading.Event) -> bool:
         """Fence, fill the store, start every query; False when `stop` was set before.
@@ -221,7 +213,7 @@ class Service:
         return True
 
     def _new_watermark(self) -> Watermark:
-        settings, copier = self.settings, self._copier
+        settings, copier, intake = self.settings, self._copier, self._workers[-1]
         ends = partial(inbox_ends, self._topics, self._broker)
         return Watermark(
             self.pending,
@@ -229,7 +221,8 @@ class Service:
                 ends=partial(ends, [inbox.topic for inbox in settings.taken_in]),
                 copied_ends=partial(ends, [i.topic for i in settings.inboxes if i.copy_to]),
                 copied=copier.copied if copier is not None else dict,
-                progress=partial(intake_progress, self._workers[-1]),
+                progress=partial(intake_progress, intake),
+                begins=lambda: not intake.failed and intake_progress(intake) is None,
             ),
             owner=self.owner,
             margin_ms=settings.margin_ms,
@@ -258,9 +251,15 @@ class Service:
         return self._filling.fill()
 
     def _caught_up(self, ends: Ends, stop: threading.Event) -> bool:
-        """Wait until intake has read up to `ends`; False when `stop` was set before."""
-        intake = self._workers[-1]
+        """Wait until intake has read up to `ends`; False when `stop` was set before.
+
+        Not for ever for one that fails, as in a full store: only delivery makes room there."""
+        intake, since_s = self._workers[-1], time.monotonic()
         while True:
+            waited_ms = 1_000 * (time.monotonic() - since_s)
+            if intake.failed and waited_ms > self.settings.hold_ms_max:
+                _log.error("deliveries do not wait for intake, which fails", waited_ms=waited_ms)
+                return True
             query = intake.query
             progress = query.lastProgress if isinstance(query, StreamingQuery) else None
             if reached(ends, seen=self.pending.positions(), progress=progress):

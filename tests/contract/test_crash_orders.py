@@ -304,7 +304,11 @@ class World:
         self.progress: tuple[int, int, dict[str, int]] | None = (1, 0, {})
         self.watermark = Watermark(
             pending,
-            Inboxes(ends=self.ends, progress=lambda: self.progress),
+            Inboxes(
+                ends=self.ends,
+                progress=lambda: self.progress,
+                begins=lambda: self.progress is None,
+            ),
             owner=owner,
             clock=self.clock,
             **{"margin_ms": 5_000, "hold_ms_max": 30_000} | limits,

@@ -57,6 +57,13 @@ class Found:
 
 def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
     """Have the JVM load and compile what a takeover runs, while there is time. Reads nothing."""
+    try:
+        _run_once(spark, settings, topics)
+    except Exception as error:
+        _log.warning("warming up failed; a takeover takes longer", cause=str(error)[:500])
+
+
+def _run_once(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
     ends = topics.ends(inbox.topic for inbox in settings.taken_in)
     records = (
         spark.read.format("kafka")

@@ -88,3 +88,8 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def require_jvm(spark: SparkSession) -> None:
+    """Hangs while the JVM does, and raises when it is gone."""
+    spark.sparkContext._jvm.System.nanoTime()  # type: ignore[union-attr]

@@ -53,6 +53,8 @@ class Inboxes:
     """How far they have been copied."""
     progress: Callable[[], tuple[int, int, Positions] | None] = lambda: None
     """Intake's run, its last batch, and what Spark has read up to with it."""
+    begins: Callable[[], bool] = lambda: False
+    """Whether intake is on its way to its first batch, as far as anybody knows."""
 
 
 @dataclass(slots=True)
@@ -206,8 +208,8 @@ class Watermark:
         assert self._resumed is not None
         if self._pending.due_within(0 if bound_ms is None else bound_ms + 1, now_ms):
             tell(self._pending.shards[0], {"held-ms": round(elapsed - since)})
-        begins = self._at_ms is None and elapsed - self._began < BEGIN_MS_MAX
-        if begins and self._inboxes.progress() is None:
+        early = self._at_ms is None and elapsed - self._began < BEGIN_MS_MAX
+        if early and self._inboxes.begins():
             # A JVM that has just started is slow, but not stuck.
             self._resumed = elapsed
         # Whose intake only lags waits so long at most; behind one that stands still nobody waits.

@@ -56,6 +56,11 @@ class Worker:
     refused: bool = False
     """Whether Kafka has ended it: a record may be in its batch that no broker takes."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended by itself of late."""
+        return self.delay_s > RESTART_DELAY_S
+
     def begin(self) -> None:
         """Start it, once more or for the first time."""
         self.started_s = time.monotonic()

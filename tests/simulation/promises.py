@@ -50,7 +50,9 @@ class Ledger:
         self.by_value: dict[bytes | None, list[Version]] = defaultdict(list)
         self.losses: list[Loss] = []
         self.read: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
-        self.taken_back: list[tuple[float, bytes, int, bytes | None]] = []
+        self.taken_back: list[tuple[float, bytes, int, bytes | None, bool]] = []
+        """By doors; the last tells whether it died before it could tell the inbox."""
+        self.rebuilt = False
         self.unsure: Counter[bytes] = Counter()
         """Ids changed in the store by doors that have not told the inbox, and may have died; or
         that told it after somebody else had written a newer version."""
@@ -137,9 +139,9 @@ class Ledger:
                     self.excused["clock was put back"] += 1
                 elif newer.acked_at < claimed_at:
                     self._break(f"{_told(version)} delivered, {_told(newer)} came in time")
-        for at, schedule_id, due_ms, value in self.taken_back:
+        for at, schedule_id, due_ms, value, died in self.taken_back:
             same = (schedule_id, due_ms, value) == (version.id, version.due_ms, version.value)
-            if same and at < claimed_at and not self._lost_since(at):
+            if same and not (died and self.rebuilt) and at < claimed_at and not self._lost_since(at):
                 self._break(f"{_told(version)} claimed after a door had taken it back")
 
     def _newer(self, version: Version) -> list[Version]:

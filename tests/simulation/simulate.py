@@ -378,7 +378,7 @@ class Run:
         answer = Desk(self.pending).cancel(id, version=found.version if found else "")
         if answer is Answer.CANCELLED and found is not None:
             self.ledger.taken_back.append(
-                (self.world.elapsed, id, found.due_ms, found.record.value)
+                (self.world.elapsed, id, found.due_ms, found.record.value, dies)
             )
             if dies:
                 return
@@ -589,6 +589,8 @@ class Run:
     def _do_forget(self, what: Happening, actor: Actor | None) -> bool:
         if not self.plan.journal:
             return False
+        # Somebody asks for a rebuild: what only the store knew, as of a door that died, is gone.
+        self.ledger.rebuilt = True
         self.world.spawn("rebuild", self.people, Copy(self.pending, owner=0).forget)
         return True
 

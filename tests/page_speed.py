@@ -12,8 +12,8 @@ from pages import Installation, chromium, first_view_ms
 from playwright.sync_api import Browser
 from servers import own_redis
 
-from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
+from sendlater.server.process import HttpProcess
 
 CALLS = 30
 VIEWS = 5

@@ -19,8 +19,8 @@ from servers import tool
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings
 from sendlater.model import Record, Schedule
-from sendlater.pending import Desk, Pending
-from sendlater.pending.packing import pack
+from sendlater.store import Admin, Pending
+from sendlater.store.codec import pack
 
 COUNT = 200_000
 HOUR_MS = 3_600_000
@@ -37,7 +37,7 @@ class Installation:
         self.sessions: dict[str, Any] = {}
         self.settings = Settings(redis=redis_url, space=space)
         self.pending = Pending.open(redis_url, space=space, shards=self.settings.shards)
-        self.desk = Desk(self.pending)
+        self.admin = Admin(self.pending)
         self.noon_ms = (time.time_ns() // 1_000_000 // HOUR_MS + 24) * HOUR_MS
 
     def scheduler(self) -> Scheduler:

@@ -7,8 +7,8 @@ from pathlib import Path
 from pages import Installation, chart_ready, chromium
 from servers import own_redis
 
-from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
+from sendlater.server.process import HttpProcess
 
 WIDTH, HEIGHT = 1280, 900
 

@@ -7,6 +7,6 @@ module behind it the format is simply not found.
 import contextlib
 
 with contextlib.suppress(Exception):
-    from sendlater.pipeline.topics_format import TopicsSource as DefaultSource
+    from sendlater.spark.datasource.topics_format import TopicsSource as DefaultSource
 
     __all__ = ["DefaultSource"]

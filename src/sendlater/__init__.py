@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sendlater.client.aio import AsyncScheduler
+    from sendlater.client.async_scheduler import AsyncScheduler
     from sendlater.client.backoff import Backoff
-    from sendlater.client.either import open_consumer, open_producer
     from sendlater.client.handlers import Context, Handlers
-    from sendlater.client.producer import SchedulingProducer
+    from sendlater.client.producers_consumers import open_consumer, open_producer
     from sendlater.client.scheduled import Page, Scheduled
     from sendlater.client.scheduler import Scheduler
+    from sendlater.client.scheduling_producer import SchedulingProducer
     from sendlater.errors import SendlaterError
     from sendlater.model import Cancelled, Moved, Record, State
     from sendlater.topics import Consumer, Topics

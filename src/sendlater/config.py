@@ -4,8 +4,6 @@ Order: command-line flags, then `SENDLATER_*` environment, then the TOML file, t
 """
 
 import os
-import re
-import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,16 +23,11 @@ from sendlater.errors import BadSettings
 from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
 
 if TYPE_CHECKING:
-    from confluent_kafka import IsolationLevel
+    pass
+from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
+from sendlater.config_secrets import hide_secrets
 
 ENV_PREFIX = "SENDLATER_"
-CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
-HIDDEN = "**********"
-SECRET_WORDS = (
-    *("password", "secret", "token", "jaas", "credential", "private"),
-    *("key.pem", "keystore.key"),
-)
-"""A setting whose name has one of these in it is not shown."""
 
 
 class _Model(BaseModel):
@@ -266,7 +259,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, environment, file: the file arrives through `load` as a source of its own."""
-        return init_settings, env_settings, _FileSettings(settings_cls)
+        return init_settings, env_settings, FileSettings(settings_cls)
 
     @property
     def on_kafka(self) -> bool:
@@ -298,26 +291,8 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, Any]:
         """The effective settings as plain JSON values, secrets hidden."""
         plain = self.model_dump(mode="json") | {"redis": self.redis.get_secret_value()}
-        shown: dict[str, Any] = _hide(plain)
+        shown: dict[str, Any] = hide_secrets(plain)
         return shown
-
-
-class _FileSettings(PydanticBaseSettingsSource):
-    """The TOML file named by SENDLATER_CONFIG, or ./sendlater.toml where there is one."""
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError
-
-    def __call__(self) -> dict[str, Any]:
-        named = os.environ.get(CONFIG_FILE_VARIABLE, "")
-        path = Path(named or "sendlater.toml")
-        if not named and not path.exists():
-            return {}
-        try:
-            return tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise BadSettings(f"cannot read the settings file {path}: {told}") from error
 
 
 def load(**flags: Any) -> Settings:
@@ -333,23 +308,6 @@ def load(**flags: Any) -> Settings:
     except ValidationError as error:
         # Without the cause: it may quote a password.
         raise BadSettings("; ".join(_told(e) for e in error.errors(include_url=False))) from None
-
-
-def client_options(settings: Settings) -> dict[str, str]:
-    """Settings of every confluent-kafka client (librdkafka's names)."""
-    return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
-
-
-def isolation(client_options: Mapping[str, str]) -> "IsolationLevel":
-    """What clients with these options count as the end of a topic.
-
-    Unless they say otherwise, where the first transaction begins that is open still: nobody is
-    given more, so nobody must wait for more.
-    """
-    from confluent_kafka import IsolationLevel
-
-    uncommitted = client_options.get("isolation.level") == "read_uncommitted"
-    return IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
 
 def _require_known(environment: Mapping[str, str]) -> None:
@@ -381,19 +339,7 @@ def _told(error: Any) -> str:
     message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if not name:
         return str(message)
-    secret = name == "redis" or _hide("x", name) != "x"
-    return f"{name}: {message}" + ("" if secret else f", got {str(_hide(error['input']))[:100]!r}")
-
-
-def _hide(value: Any, name: str = "") -> Any:
-    """`value` without secrets: passwords in URLs, and whatever has a secret's name."""
-    if isinstance(value, dict):
-        return {k: _hide(v, k) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_hide(v, name) for v in value]
-    if value and any(word in name.lower() for word in SECRET_WORDS):
-        return HIDDEN
-    if not isinstance(value, str):
-        return value
-    value = re.sub(r"(?<=://)[^/\s]*@", f"{HIDDEN}@", value)
-    return re.sub(r"(?<=[?&]password=)[^&\s]*", HIDDEN, value)
+    secret = name == "redis" or hide_secrets("x", name) != "x"
+    return f"{name}: {message}" + (
+        "" if secret else f", got {str(hide_secrets(error['input']))[:100]!r}"
+    )

@@ -7,8 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from sendlater.buckets.ladder import Ladder
-from sendlater.buckets.topics import forgetful
 from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
@@ -18,6 +16,8 @@ from sendlater.local.kafka_facts import broker_clock
 from sendlater.local.kafka_server import admin
 from sendlater.local.redis_facts import RedisFacts, redis_facts
 from sendlater.local.redis_server import VERSION_MIN, embedded_url, find_redis
+from sendlater.spark.buckets.ladder import Ladder
+from sendlater.spark.buckets.topics import forgetful
 
 PYSPARK_VERSION = "4.2."
 """The series that the connector's jars in ivy.xml are made for."""

@@ -99,3 +99,27 @@ class Schedule:
             raise ValueError(f"due_ms must be within 0..{DUE_MS_MAX}, got {self.due_ms}")
         if not self.id:
             raise ValueError("id must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic that takes records from us, and which ones.
+
+    `copies` is of what was read from this topic: a journal gets a tombstone for each delivery, the
+    history topic behind it a copy.
+    """
+
+    record_bytes_max: int
+    partitions: int
+    compacted: bool = False
+    copies: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Target":
+        """Read what `str` wrote."""
+        record_bytes_max, partitions, compacted, *copies = text.decode().split()
+        return cls(int(record_bytes_max), int(partitions), compacted == "1", tuple(copies))
+
+    def __str__(self) -> str:
+        numbers = (self.record_bytes_max, self.partitions, int(self.compacted))
+        return " ".join((*map(str, numbers), *self.copies))

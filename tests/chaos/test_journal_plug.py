@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from ledger import Ledger, Reader, create_topics
 from servers import READY, ServiceProcess, own_redis, wait_until
 
+from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pending import Batch, Pending
-from sendlater.pending.takeover import Copy
-from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.store import Batch, Pending
+from sendlater.store.rebuild import JournalCopy
 
 pytestmark = pytest.mark.chaos
 
@@ -207,7 +207,7 @@ def leave_unsettled(url, space, schedules, ends, *, journals):
     owner = pending.fence()
     run = pending.open_lane(0, owner=owner)
     [inbox] = {schedule.origin.topic for schedule in schedules.values()}
-    Copy(pending, owner=owner).complete(
+    JournalCopy(pending, owner=owner).complete(
         {f"{inbox}/{number}": end for number, end in ends.items()}, journals=journals
     )
     for schedule in schedules.values():

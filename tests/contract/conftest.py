@@ -12,12 +12,12 @@ from servers import ServiceProcess
 from starlette.testclient import TestClient
 
 from sendlater import Record, Topics
-from sendlater.api.app import make_app
-from sendlater.api.serving import HttpProcess
 from sendlater.config import load
 from sendlater.errors import Unavailable
-from sendlater.pending import Batch, Pending
-from sendlater.pending.packing import unpack
+from sendlater.server.app import make_app
+from sendlater.server.process import HttpProcess
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import unpack
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from sendlater import Backoff, Context, Handlers
-from sendlater.client import inlets
+from sendlater.brokers import group_reader as readers
 
 PARALLELISM = 16
 RETRIES = 4
@@ -24,7 +24,7 @@ async def main(told):
     notes = os.open(told["notes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     app = Handlers(*told["where"], **told["arguments"], group="g", dead_topic=told["dead"])
     running = 0
-    inlets.IDLE_MARGIN_S = MARGIN_S
+    readers.IDLE_MARGIN_S = MARGIN_S
     retry = Backoff(min_s=0.05, max_s=0.3, retries=RETRIES)
 
     @app.on(told["type"], parallelism=PARALLELISM, retry=retry, timeout=TIMEOUT_S)

@@ -13,7 +13,7 @@ from servers import until
 
 from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler, State
 from sendlater.errors import BadRequest, BadSettings, BadTime, SendlaterError, Unavailable
-from sendlater.pending import Batch, Pending
+from sendlater.store import Batch, Pending
 
 LATER_S = 3_600.0
 
@@ -272,12 +272,12 @@ def test_an_installation_that_is_not_there_says_so(tmp_path):
 
 def test_answers_wait_for_intake_and_say_when_it_does_not_run(redis_url, space, monkeypatch):
     """A record on the inbox that nobody reads: what the store says may be out of date."""
-    monkeypatch.setattr("sendlater.client.office.CATCH_UP_S", 0.05)
+    monkeypatch.setattr("sendlater.operations.schedules.CATCH_UP_S", 0.05)
     with Scheduler(redis_url, space=space) as scheduler:
         scheduler.broker.create(scheduler.inbox, partitions=1)
         scheduler.send_later("t", b"1", delay=LATER_S, id="a")
         assert scheduler.get("a").value == b"1"
-        scheduler.broker.send(scheduler._transport.office.checked(scheduler.get("a").schedule))
+        scheduler.broker.send(scheduler._transport.operations.checked(scheduler.get("a").schedule))
         scheduler.broker.flush()
         with pytest.raises(SendlaterError, match="service"):
             scheduler.cancel("a")

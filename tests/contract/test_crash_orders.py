@@ -10,12 +10,14 @@ from sendlater.clock import FixedClock
 from sendlater.errors import Fenced, MissingInbox, StoreUnavailable, StoreWentBack
 from sendlater.local.redis_server import RedisServer
 from sendlater.model import Cancelled, Origin, Record, Schedule
-from sendlater.pending import Answer, Batch, Desk, Move, Pending, Shard
-from sendlater.pending.packing import pack, unpack
-from sendlater.pending.scripts import LaneEnded, script
-from sendlater.pending.takeover import hold
-from sendlater.pipeline.source import DueReader, Lane, ShardSlice, ShardTask
-from sendlater.pipeline.watermark import Inboxes, Watermark
+from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.due_source import DueReader
+from sendlater.spark.delivery.lane import Lane, ShardSlice
+from sendlater.spark.intake.watermark import Inboxes, Watermark
+from sendlater.store import Admin, Answer, Batch, Move, Pending, Shard
+from sendlater.store.codec import pack, unpack
+from sendlater.store.rebuild import hold
+from sendlater.store.scripts import LaneEnded, script
 
 SOURCE = "inbox/0"
 
@@ -101,7 +103,7 @@ def test_what_is_set_aside_is_seen_changed_taken_back_and_replaced(pending, shar
     assert pending.cancel(b"cancelled") is Cancelled.CANCELLED
     assert pending.cancel(b"cancelled") is Cancelled.UNKNOWN
     shard.park(row(b"replaced", 7, b"newer"))
-    answer, after = Desk(pending).move(Move(b"moved", 70))
+    answer, after = Admin(pending).move(Move(b"moved", 70))
     assert answer is Answer.MOVED
     assert after is not None
     assert after.due_ms == 70
@@ -360,12 +362,12 @@ def test_nothing_is_held_for_ever_and_an_outage_does_not_count(pending, owner):
     world.read(7)
     assert world.after(1) == 5_000
     # Something was due and waited: that is told apart from lateness.
-    assert Desk(pending).tally()["held-ms"] == 0
+    assert Admin(pending).tally()["held-ms"] == 0
     pending.put(schedule(b"a", world.clock.now_ms() + 6_000))
     world.end = 8
     world.after(5_500)
     world.after(1_000)
-    assert Desk(pending).tally()["held-ms"] == 1_000
+    assert Admin(pending).tally()["held-ms"] == 1_000
 
 
 def test_an_intake_that_lags_holds_each_schedule_for_a_while_only(pending, owner):

@@ -8,9 +8,9 @@ import pytest
 from sendlater.clock import FixedClock
 from sendlater.limits import PAGE_LOOK_MAX, RECENT_COUNT_MAX, TALLY_NAMES_MAX
 from sendlater.model import Record, Schedule
-from sendlater.pending import Answer, Batch, Desk, Filter, Move, Pending
-from sendlater.pending.packing import pack
-from sendlater.pipeline.told import Told
+from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.store import Admin, Answer, Batch, Filter, Move, Pending
+from sendlater.store.codec import pack
 
 
 def schedule(
@@ -22,38 +22,38 @@ def schedule(
 
 
 @pytest.fixture
-def desk(redis_url: str, space: str) -> Desk:
-    return Desk(Pending.open(redis_url, space=space, shards=2))
+def admin(redis_url: str, space: str) -> Admin:
+    return Admin(Pending.open(redis_url, space=space, shards=2))
 
 
-def put(desk: Desk, schedules: list[Schedule]) -> None:
-    for shard in desk.pending.shards:
-        mine = [s for s in schedules if desk.pending.shard_of(s.id) is shard]
+def put(admin: Admin, schedules: list[Schedule]) -> None:
+    for shard in admin.pending.shards:
+        mine = [s for s in schedules if admin.pending.shard_of(s.id) is shard]
         for first in range(0, len(mine), 500):
             shard.park([x for s in mine[first : first + 500] for x in (s.id, s.due_ms, pack(s))])
 
 
 def everything(
-    desk: Desk, wanted: Filter, count_max: int, *, backwards: bool = False
+    admin: Admin, wanted: Filter, count_max: int, *, backwards: bool = False
 ) -> list[bytes]:
     found: list[bytes] = []
-    page = desk.page(wanted, count_max=count_max, backwards=backwards)
+    page = admin.page(wanted, count_max=count_max, backwards=backwards)
     while True:
         assert len(page.schedules) <= count_max
         found += [s.id for s in page.schedules]
         if page.after is None:
             return found
-        page = desk.page(wanted, count_max=count_max, after=page.after, backwards=backwards)
+        page = admin.page(wanted, count_max=count_max, after=page.after, backwards=backwards)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_pages_show_each_that_passes_once_and_in_order(
-    desk: Desk, seed: int, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many with the same due time, page sizes that cut through them, shards that stop looking at
     different places."""
     draw = random.Random(seed)
-    monkeypatch.setattr("sendlater.pending.pages.PAGE_LOOK_MAX", 3 + 20 * seed)
+    monkeypatch.setattr("sendlater.store.pages.PAGE_LOOK_MAX", 3 + 20 * seed)
     stored = [
         schedule(
             b"%c%d" % (draw.choice(b"ab"), n),
@@ -63,7 +63,7 @@ def test_pages_show_each_that_passes_once_and_in_order(
         )
         for n in range(300)
     ]
-    put(desk, stored)
+    put(admin, stored)
     for wanted in (
         Filter(),
         Filter(from_ms=1, to_ms=3),
@@ -83,126 +83,126 @@ def test_pages_show_each_that_passes_once_and_in_order(
             and (wanted.header is None or wanted.header in s.record.headers)
         )
         ids = [i for _, i in expected]
-        assert everything(desk, wanted, draw.choice([1, 7, 100])) == ids
-        assert everything(desk, wanted, draw.choice([1, 7, 100]), backwards=True) == ids[::-1]
+        assert everything(admin, wanted, draw.choice([1, 7, 100])) == ids
+        assert everything(admin, wanted, draw.choice([1, 7, 100]), backwards=True) == ids[::-1]
 
 
-def test_a_filter_that_nothing_passes_still_comes_to_an_end(desk: Desk) -> None:
+def test_a_filter_that_nothing_passes_still_comes_to_an_end(admin: Admin) -> None:
     """Each call looks at a bounded number; the page is empty and says where to look on."""
-    put(desk, [schedule(b"%d" % n, n) for n in range(3 * PAGE_LOOK_MAX)])
-    first = desk.page(Filter(topic="none"), count_max=10)
+    put(admin, [schedule(b"%d" % n, n) for n in range(3 * PAGE_LOOK_MAX)])
+    first = admin.page(Filter(topic="none"), count_max=10)
     assert first.schedules == []
     assert first.after is not None
-    assert everything(desk, Filter(topic="none"), 10) == []
+    assert everything(admin, Filter(topic="none"), 10) == []
 
 
-def test_the_timeline_counts_all_and_tells_topics_by_a_sample(desk: Desk) -> None:
-    put(desk, [schedule(b"%d" % n, 10, "x") for n in range(3)])
-    put(desk, [schedule(b"l%d" % n, 10, "y" * 40) for n in range(2)])
-    exact = desk.timeline([0, 10, 11])
+def test_the_timeline_counts_all_and_tells_topics_by_a_sample(admin: Admin) -> None:
+    put(admin, [schedule(b"%d" % n, 10, "x") for n in range(3)])
+    put(admin, [schedule(b"l%d" % n, 10, "y" * 40) for n in range(2)])
+    exact = admin.timeline([0, 10, 11])
     assert exact.counts == [0, 5]
     assert exact.topics == {"x": [0, 3], "y" * 40: [0, 2]}
     assert not exact.sampled
-    put(desk, [schedule(b"s%d" % n, 20 + n // 500, "xy"[n % 2]) for n in range(1_000)])
-    many = desk.timeline([20, 21, 22, 23])
+    put(admin, [schedule(b"s%d" % n, 20 + n // 500, "xy"[n % 2]) for n in range(1_000)])
+    many = admin.timeline([20, 21, 22, 23])
     assert many.counts == [500, 500, 0]
     assert many.sampled
     assert [sum(each) for each in zip(*many.topics.values(), strict=True)] == [500, 500, 0]
-    assert desk.last_due_ms() == 21
+    assert admin.last_due_ms() == 21
 
 
-def test_all_stops_at_its_limit(desk: Desk) -> None:
-    put(desk, [schedule(b"%04d" % n, n) for n in range(2_500)])
-    assert [s.due_ms for s in desk.all(Filter(), count_max=2_001)] == list(range(2_001))
-    assert desk.count(from_ms=10, to_ms=19) == 10
+def test_all_stops_at_its_limit(admin: Admin) -> None:
+    put(admin, [schedule(b"%04d" % n, n) for n in range(2_500)])
+    assert [s.due_ms for s in admin.all(Filter(), count_max=2_001)] == list(range(2_001))
+    assert admin.count(from_ms=10, to_ms=19) == 10
 
 
-def test_a_change_is_made_only_to_the_version_that_was_seen(desk: Desk) -> None:
-    put(desk, [schedule(b"a", 10)])
-    seen = desk.pending.get(b"a")
+def test_a_change_is_made_only_to_the_version_that_was_seen(admin: Admin) -> None:
+    put(admin, [schedule(b"a", 10)])
+    seen = admin.pending.get(b"a")
     assert seen is not None
-    answer, moved = desk.move(Move(b"a", 20, version=seen.version))
+    answer, moved = admin.move(Move(b"a", 20, version=seen.version))
     assert answer is Answer.MOVED
     assert moved is not None
     assert (moved.due_ms, moved.record) == (20, seen.record)
     assert moved.version != seen.version
-    assert desk.move(Move(b"a", 30, version=seen.version)) == (Answer.CHANGED, None)
-    assert desk.cancel(b"a", version=seen.version) is Answer.CHANGED
-    assert desk.cancel(b"a", version=moved.version) is Answer.CANCELLED
-    assert desk.cancel(b"a") is Answer.UNKNOWN
-    assert desk.move(Move(b"a", 1)) == (Answer.UNKNOWN, None)
+    assert admin.move(Move(b"a", 30, version=seen.version)) == (Answer.CHANGED, None)
+    assert admin.cancel(b"a", version=seen.version) is Answer.CHANGED
+    assert admin.cancel(b"a", version=moved.version) is Answer.CANCELLED
+    assert admin.cancel(b"a") is Answer.UNKNOWN
+    assert admin.move(Move(b"a", 1)) == (Answer.UNKNOWN, None)
 
 
-def test_the_version_is_of_what_is_stored_and_not_of_when_it_is_asked(desk: Desk) -> None:
-    put(desk, [schedule(b"a", 2**52)])
-    one = desk.pending.get(b"a")
-    (two,) = desk.page(Filter(), count_max=1).schedules
+def test_the_version_is_of_what_is_stored_and_not_of_when_it_is_asked(admin: Admin) -> None:
+    put(admin, [schedule(b"a", 2**52)])
+    one = admin.pending.get(b"a")
+    (two,) = admin.page(Filter(), count_max=1).schedules
     assert one is not None
     assert one.version == two.version
-    put(desk, [replace(schedule(b"a", 2**52), record=Record(topic="t", value=b"w"))])
-    three = desk.pending.get(b"a")
+    put(admin, [replace(schedule(b"a", 2**52), record=Record(topic="t", value=b"w"))])
+    three = admin.pending.get(b"a")
     assert three is not None
     assert three.version != one.version
 
 
-def test_what_is_claimed_is_too_late_to_change(desk: Desk) -> None:
-    owner = desk.pending.fence()
-    batch = Batch(lane=0, run=desk.pending.open_lane(0, owner=owner), end_ms=10)
-    put(desk, [schedule(b"a", 1)])
-    desk.pending.shard_of(b"a").claim(batch, owner=owner, now_ms=5, count_max=9)
-    assert desk.cancel(b"a") is Answer.DELIVERING
-    assert desk.move(Move(b"a", 9))[0] is Answer.DELIVERING
-    assert [s.id for s in desk.claimed(Filter(), count_max=10)] == [b"a"]
+def test_what_is_claimed_is_too_late_to_change(admin: Admin) -> None:
+    owner = admin.pending.fence()
+    batch = Batch(lane=0, run=admin.pending.open_lane(0, owner=owner), end_ms=10)
+    put(admin, [schedule(b"a", 1)])
+    admin.pending.shard_of(b"a").claim(batch, owner=owner, now_ms=5, count_max=9)
+    assert admin.cancel(b"a") is Answer.DELIVERING
+    assert admin.move(Move(b"a", 9))[0] is Answer.DELIVERING
+    assert [s.id for s in admin.claimed(Filter(), count_max=10)] == [b"a"]
 
 
-def test_many_are_answered_in_the_order_asked(desk: Desk) -> None:
-    put(desk, [schedule(b"%d" % n, n) for n in range(0, 40, 2)])
-    cancelled = desk.cancel_many([(b"%d" % n, "") for n in range(20)])
+def test_many_are_answered_in_the_order_asked(admin: Admin) -> None:
+    put(admin, [schedule(b"%d" % n, n) for n in range(0, 40, 2)])
+    cancelled = admin.cancel_many([(b"%d" % n, "") for n in range(20)])
     assert cancelled == [Answer.CANCELLED, Answer.UNKNOWN] * 10
-    moved = desk.move_many([Move(b"%d" % n, 100 + n) for n in range(20, 40)])
+    moved = admin.move_many([Move(b"%d" % n, 100 + n) for n in range(20, 40)])
     assert [s.due_ms if s else None for _, s in moved[:4]] == [120, None, 122, None]
 
 
-def test_the_copy_of_a_change_is_passed_over_by_the_store_that_made_it(desk: Desk) -> None:
+def test_the_copy_of_a_change_is_passed_over_by_the_store_that_made_it(admin: Admin) -> None:
     """Moved, delivered, and only then is the copy read: it must not be delivered again."""
-    put(desk, [schedule(b"a", 10)])
-    desk.move(Move(b"a", 20, change="c1"))
-    shard = desk.pending.shard_of(b"a")
+    put(admin, [schedule(b"a", 10)])
+    admin.move(Move(b"a", 20, change="c1"))
+    shard = admin.pending.shard_of(b"a")
     copy = [b"a", "c1|20", pack(schedule(b"a", 20))]
-    desk.cancel(b"a")
+    admin.cancel(b"a")
     shard.park(copy)
-    assert desk.pending.get(b"a") is None
+    assert admin.pending.get(b"a") is None
     assert shard.state()["replaced"] == "0"
     shard.park(copy)  # a store that has not made it, or has been told once already
-    found = desk.pending.get(b"a")
+    found = admin.pending.get(b"a")
     assert found is not None
     assert found.due_ms == 20
 
 
-def test_lateness_is_counted_in_the_bucket_it_belongs_to(desk: Desk) -> None:
+def test_lateness_is_counted_in_the_bucket_it_belongs_to(admin: Admin) -> None:
     clock = FixedClock(100_000)
-    told = Told(desk.pending.shards[0], clock)
+    told = LatenessReport(admin.pending.shards[0], clock)
     due = [0, 90_000, 99_950, 99_951, 99_999, 100_000]
     told.delivered([b"%d" % d for d in due], due, [b"x", b"y", b"y", b"y", b"y", b"y"])
     told.flush()
-    tally = desk.tally()
+    tally = admin.tally()
     late = {name.removeprefix("late:"): n for name, n in tally.items() if name.startswith("late:")}
     assert late == {"1": 2, "50": 2, "10000": 1, "300000": 1}
     assert tally["late-sum-ms"] == sum(100_000 - d for d in due)
     assert tally["delivered:x"] == 1
     assert tally["delivered:y"] == 5
-    assert desk.recent(count_max=1)[0].at_ms == 100_000
-    assert len(desk.recent(count_max=100)) == 6
+    assert admin.recent(count_max=1)[0].at_ms == 100_000
+    assert len(admin.recent(count_max=100)) == 6
 
 
-def test_counters_and_last_deliveries_are_bounded(desk: Desk) -> None:
+def test_counters_and_last_deliveries_are_bounded(admin: Admin) -> None:
     for first in range(0, 2 * TALLY_NAMES_MAX, 100):
-        desk.tell((f"delivered:t{n}", 1) for n in range(first, first + 100))
-    tally = desk.tally()
+        admin.tell((f"delivered:t{n}", 1) for n in range(first, first + 100))
+    tally = admin.tally()
     assert len(tally) == TALLY_NAMES_MAX + 1
     assert tally["delivered:"] == TALLY_NAMES_MAX
-    told = Told(desk.pending.shards[0], FixedClock(1))
+    told = LatenessReport(admin.pending.shards[0], FixedClock(1))
     for _ in range(RECENT_COUNT_MAX // 50 + 2):
         told.delivered([b"i"] * 100, [1] * 100, [b"t"] * 100)
         told.flush()
-    assert len(desk.recent(count_max=10 * RECENT_COUNT_MAX)) == RECENT_COUNT_MAX
+    assert len(admin.recent(count_max=10 * RECENT_COUNT_MAX)) == RECENT_COUNT_MAX

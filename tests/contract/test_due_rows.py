@@ -9,8 +9,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sendlater import Scheduler
 from sendlater.errors import BadRequest, BadSettings, Fenced
-from sendlater.pipeline.due_rows import DueRowsReader
-from sendlater.pipeline.scheduling import ScheduleStreamWriter
+from sendlater.spark.datasource.due_reader import DueRowsReader
+from sendlater.spark.datasource.schedule_writer import ScheduleStreamWriter
 
 ALL = ReadMaxRows(1_000_000)
 

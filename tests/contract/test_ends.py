@@ -5,9 +5,9 @@ from confluent_kafka import Producer
 from ledger import create_topics
 from servers import wait_until
 
-from sendlater.buckets.progress import Place, Progress
-from sendlater.client.brokers import KafkaBroker
-from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.brokers.group_offsets import Place, Progress
+from sendlater.brokers.kafka import KafkaBroker
+from sendlater.brokers.kafka_topics import KafkaTopics
 
 
 def of_service(options, topic):

@@ -7,9 +7,9 @@ import pytest
 
 from sendlater.config import Inbox, Settings
 from sendlater.errors import BadSettings
-from sendlater.pending import Pending
-from sendlater.pipeline.filling import Filling, reached
-from sendlater.pipeline.journal import Planter
+from sendlater.spark.journal.fill_tasks import FillTask
+from sendlater.spark.journal.rebuild import Filling, reached
+from sendlater.store import Pending
 
 
 class Topics:
@@ -81,7 +81,7 @@ def test_the_ends_are_reached_by_records_or_by_sparks_account() -> None:
 def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
     """Planned in here and delivered, it would be parked once more by an intake that comes late."""
     pending = Pending.open(redis_url, space=space, shards=1)
-    planter = Planter(
+    fill_task = FillTask(
         redis_url=redis_url, space=space, shards=1, owner=pending.fence(), seen=({"s/0": 5},)
     )
     rows = [(b"read", 0, 4), (b"not yet", 0, 5), (b"nothing read", 1, 0)]
@@ -102,6 +102,6 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
         "shard": [0] * len(rows),
         "change": none,
     }
-    [told] = planter(iter([pa.RecordBatch.from_pydict(columns)]))
+    [told] = fill_task(iter([pa.RecordBatch.from_pydict(columns)]))
     assert told.to_pydict() == {"count": [1]}
     assert [s.id for s in pending.list(count_max=9)] == [b"read"]

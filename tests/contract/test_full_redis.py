@@ -5,7 +5,7 @@ from servers import own_redis
 
 from sendlater.errors import StoreUnavailable
 from sendlater.model import Record, Schedule
-from sendlater.pending import Batch, Pending
+from sendlater.store import Batch, Pending
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from ledger import Reader, create_topics
 from servers import wait_until
 
 from sendlater import Scheduler, Topics
-from sendlater.client.inlets import AHEAD_COUNT_MAX, KafkaInlet
+from sendlater.brokers.group_reader import AHEAD_COUNT_MAX, KafkaGroupReader
 
 EVENTS = int(os.environ.get("HANDLER_EVENTS", "800"))
 """HANDLER_EVENTS says another number, such as 20000."""
@@ -50,11 +50,11 @@ def on_redis(redis_url, space, deliverer):
         yield (redis_url,), {"space": space}, "work", "dead", letters
 
 
-def poll(inlet, count):
+def poll(reader, count):
     """So many records, one call after another."""
     found = []
     wait_until(
-        lambda: found.extend(inlet.poll(count - len(found), timeout_s=0.2)) or len(found) == count,
+        lambda: found.extend(reader.poll(count - len(found), timeout_s=0.2)) or len(found) == count,
         "the records have come",
         timeout_s=60,
     )
@@ -68,7 +68,7 @@ def test_commits_wait_for_the_oldest_that_is_not_done(kafka, topic_name):
     for n in range(6):
         producer.produce(topic, b"%d" % n)
     producer.flush(30)
-    first = KafkaInlet({"bootstrap.servers": kafka}, topic=topic, group=topic)
+    first = KafkaGroupReader({"bootstrap.servers": kafka}, topic=topic, group=topic)
     found = poll(first, 4)
     assert first.unread() == 2
     for record in (found[0], found[1], found[3]):
@@ -76,7 +76,7 @@ def test_commits_wait_for_the_oldest_that_is_not_done(kafka, topic_name):
     assert first.poll(0, timeout_s=0) == []
     first.close()
 
-    second = KafkaInlet({"bootstrap.servers": kafka}, topic=topic, group=topic)
+    second = KafkaGroupReader({"bootstrap.servers": kafka}, topic=topic, group=topic)
     assert [r.value for r in poll(second, 4)] == [b"2", b"3", b"4", b"5"]
     second.close()
 

@@ -16,16 +16,17 @@ from rest_calls import settings_for
 from starlette.testclient import TestClient
 from test_dialects_sql import frame_of
 
-from sendlater.api.app import make_app
 from sendlater.config import Inbox
 from sendlater.dialects import SPARK_SETTINGS, delivered_stages, names, stages
 from sendlater.dialects.deliver import leaving
 from sendlater.model import Record
-from sendlater.pending import Batch, Pending
-from sendlater.pending.packing import unpack
-from sendlater.pipeline.journal import Planter, standing
-from sendlater.pipeline.rows import to_arrow, unpack_columns
-from sendlater.pipeline.sink import ParkTask
+from sendlater.server.app import make_app
+from sendlater.spark.arrow_rows import to_arrow, unpack_columns
+from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.journal.fill_tasks import FillTask
+from sendlater.spark.journal.standing import standing
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import unpack
 
 SHARDS = SETTINGS.shards
 JOURNAL = SETTINGS.model_copy(
@@ -194,8 +195,8 @@ def test_what_stands_in_a_journal_of_any_bytes_is_planted(spark, redis_url, spac
     ]
     found = standing(frame_of(spark, records), tasks=1)
     pending = Pending.open(redis_url, space=space, shards=SHARDS)
-    planter = Planter(redis_url=redis_url, space=space, shards=SHARDS, owner=pending.fence())
-    counts = [c for batch in planter(iter(decoded(found))) for c in batch.to_pydict()["count"]]
+    fill_task = FillTask(redis_url=redis_url, space=space, shards=SHARDS, owner=pending.fence())
+    counts = [c for batch in fill_task(iter(decoded(found))) for c in batch.to_pydict()["count"]]
     assert sum(counts) == len(claimed(pending, pending.owner())) == 3
 
 

@@ -8,13 +8,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from ledger import create_topics
 from servers import wait_until
 
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.brokers.own_topics import inbox_facts
 from sendlater.config import Inbox, Settings
 from sendlater.errors import BrokerUnavailable, Fenced, StoreWentBack
-from sendlater.pending import Pending
-from sendlater.pending.inboxes import recognise
-from sendlater.pipeline.intake import EARLIEST, starting_offsets
-from sendlater.pipeline.kafka_topics import KafkaTopics
-from sendlater.pipeline.own_topics import inbox_facts
+from sendlater.spark.intake.query import EARLIEST, starting_offsets
+from sendlater.store import Pending
+from sendlater.store.inbox_ids import recognise
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from test_dialects_sql import SCHEMA
 
-from sendlater.pipeline.journal import standing
+from sendlater.spark.journal.standing import standing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from sendlater.clock import FixedClock
 from sendlater.errors import BadSettings, StoreUnavailable
 from sendlater.limits import OVERDUE_AFTER_MS
-from sendlater.metrics import MetricsServer, StoreMetrics
 from sendlater.model import Record, Schedule
-from sendlater.pending import Desk, Move, Pending
-from sendlater.pipeline.told import Told
+from sendlater.service.metrics import MetricsServer, StoreMetrics
+from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.store import Admin, Move, Pending
 
 NOW_MS = 10_000_000
 
@@ -47,11 +47,11 @@ def test_every_number_is_of_the_store(pending):
     put(pending, b"far", NOW_MS + 7_200_000)
     put(pending, b"far", NOW_MS + 7_200_001)
     put(pending, b"gone", NOW_MS)
-    desk = Desk(pending)
-    desk.cancel(b"gone")
-    desk.move(Move(b"far", NOW_MS + 7_200_002))
-    desk.tell({"rejected:no-time": 2}.items())
-    told = Told(pending.shards[1], FixedClock(NOW_MS))
+    admin = Admin(pending)
+    admin.cancel(b"gone")
+    admin.move(Move(b"far", NOW_MS + 7_200_002))
+    admin.tell({"rejected:no-time": 2}.items())
+    told = LatenessReport(pending.shards[1], FixedClock(NOW_MS))
     told.delivered([b"a", b"b"], [NOW_MS - 250, NOW_MS], [b"orders", b"orders"])
     told.delivered([b"c"], [NOW_MS], [b"dead-letters"])
     told.flush()
@@ -82,7 +82,7 @@ def test_every_number_is_of_the_store(pending):
 
 
 def test_the_reference_names_each_metric_and_no_other(pending):
-    Desk(pending).note({"canary-at-ms": NOW_MS, "canary-late-ms": 3})
+    Admin(pending).note({"canary-at-ms": NOW_MS, "canary-late-ms": 3})
     page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
     documented = set(re.findall(r"^\| `(sendlater_\w+)", page.read_text(), re.MULTILINE))
     got = scrape(StoreMetrics(pending, lag=lambda: {"in": 0}, clock=FixedClock(NOW_MS)))
@@ -92,11 +92,11 @@ def test_the_reference_names_each_metric_and_no_other(pending):
 
 
 def test_a_canary_that_never_comes_is_missed_too(pending):
-    Desk(pending).note({"canary-since-ms": NOW_MS - 200_000})
+    Admin(pending).note({"canary-since-ms": NOW_MS - 200_000})
     got = scrape(StoreMetrics(pending, lag=dict, clock=FixedClock(NOW_MS)))
     assert got[("sendlater_canary_age_seconds",)] == 200
     assert ("sendlater_canary_lateness_seconds",) not in got
-    Desk(pending).note({"canary-at-ms": NOW_MS - 7_000, "canary-late-ms": 20})
+    Admin(pending).note({"canary-at-ms": NOW_MS - 7_000, "canary-late-ms": 20})
     got = scrape(StoreMetrics(pending, lag=dict, clock=FixedClock(NOW_MS)))
     assert got[("sendlater_canary_age_seconds",)] == 7
     assert got[("sendlater_canary_lateness_seconds",)] == 0.02

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 
 from sendlater.errors import BadSettings, Fenced, StoreWentBack
 from sendlater.model import Cancelled, Origin, Record, Schedule, State
-from sendlater.pending import Batch, Pending, Shard
-from sendlater.pending.packing import pack, unpack
+from sendlater.store import Batch, Pending, Shard
+from sendlater.store.codec import pack, unpack
 
 IDS = [b"a", b"b", b"c", b"\xff\x00", "ü".encode()]
 SOURCE = "inbox/0"

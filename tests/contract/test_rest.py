@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
 
-from sendlater.client.brokers import open_topics
+from sendlater.brokers.redis import open_topics
 from sendlater.errors import StoreUnavailable
 from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
 from sendlater.model import Record, Schedule
-from sendlater.pending import Batch
+from sendlater.store import Batch
 
 HOUR_MS = 3_600_000
 
@@ -203,7 +203,7 @@ def test_many_come_as_lines_and_bad_ones_are_told_by_number(api, pending):
 
 
 def test_lines_that_an_outage_refused_can_be_sent_again(api, pending, monkeypatch):
-    office = api.app.desktop.office
+    operations = api.app.server_state.operations
     lines = b"".join(
         json.dumps({"topic": "t", "value": "v", "id": f"n{n}", "delay": 60}).encode() + b"\n"
         for n in range(2)
@@ -215,9 +215,9 @@ def test_lines_that_an_outage_refused_can_be_sent_again(api, pending, monkeypatc
         return api.post("/v1/schedules", content=lines, headers=asked)
 
     with monkeypatch.context() as patched:
-        patched.setattr(office, "write", lambda _schedules: [away, away])
+        patched.setattr(operations, "write", lambda _schedules: [away, away])
         refused(post(), 503, "does not answer")
-        patched.setattr(office, "write", lambda _schedules: [None, away])
+        patched.setattr(operations, "write", lambda _schedules: [None, away])
         told = post().json()
         assert told["accepted"] == 1
         assert told["refused"] == [{"line": 2, "status": 503, "detail": "it does not answer"}]
@@ -325,7 +325,7 @@ def test_a_spike_can_be_shifted_spread_and_put_back(api):
 
 
 def test_a_selection_too_large_to_change_is_counted_all_the_same(api, monkeypatch):
-    monkeypatch.setattr("sendlater.api.bulk.BULK_COUNT_MAX", 3)
+    monkeypatch.setattr("sendlater.server.bulk_changes.BULK_COUNT_MAX", 3)
     for n in range(5):
         send(api, id=f"n{n}", due_ms=FAR_MS + n)
     within = {"due_from": "2030-03-17T17:46:40Z"}

@@ -8,9 +8,10 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from sendlater.api.schema import SCHEMAS, ref
-from sendlater.api.serving import HttpProcess
 from sendlater.config import Settings
+from sendlater.server.process import HttpProcess
+from sendlater.server.schema_parts import ref
+from sendlater.server.schemas import SCHEMAS
 
 SCHEMATHESIS = str(Path(sys.executable).parent / "schemathesis")
 CONFIG = str(Path(__file__).with_name("schemathesis.toml"))

@@ -14,14 +14,14 @@ from rest_calls import refused, send, settings_for
 from servers import COMMAND, tool, wait_until
 from starlette.testclient import TestClient
 
-from sendlater.api.access import new_token
-from sendlater.api.app import make_app
-from sendlater.api.serving import HttpProcess
 from sendlater.bench.rest import rest as load_rest
-from sendlater.client.brokers import open_topics
+from sendlater.brokers.redis import open_topics
 from sendlater.config import Settings
 from sendlater.errors import BadSettings, Unavailable
 from sendlater.model import Record
+from sendlater.server.app import make_app
+from sendlater.server.auth import new_token
+from sendlater.server.process import HttpProcess
 
 # --- who may what ---------------------------------------------------------------------------------
 

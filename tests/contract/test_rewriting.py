@@ -4,11 +4,11 @@ import pytest
 
 from sendlater.config import Inbox, Settings
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pending import Batch, Pending
-from sendlater.pending.packing import pack, unpack
-from sendlater.pending.takeover import Copy
-from sendlater.pipeline import rewriting
-from sendlater.pipeline.rewriting import bury_surplus
+from sendlater.spark.journal import rewrite as rewriting
+from sendlater.spark.journal.rewrite import bury_surplus
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import pack, unpack
+from sendlater.store.rebuild import JournalCopy
 
 VERSION = "s/0/5"
 
@@ -136,7 +136,7 @@ def test_the_copy_of_a_change_stays_to_be_buried_as_itself(store: Store) -> None
 
 
 def test_a_copy_beyond_what_is_planned_in_is_left_to_planning(store: Store) -> None:
-    copy = Copy(store.pending, owner=store.owner)
+    copy = JournalCopy(store.pending, owner=store.owner)
     copy.set_horizon(100, planned_ms=40)
     store.read(schedule(at=8), copy_of=VERSION)
     assert store.stands() is None

@@ -4,11 +4,13 @@ import pytest
 
 from sendlater.errors import Fenced, StoreWentBack
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pending import Pending, Shard
-from sendlater.pending.packing import pack
-from sendlater.pending.scripts import script
-from sendlater.pending.shard import Batch
-from sendlater.pending.takeover import Copy, Lease, hold, let_go, settle_some, unsettled
+from sendlater.store import Pending, Shard
+from sendlater.store.codec import pack
+from sendlater.store.lease import Lease
+from sendlater.store.rebuild import JournalCopy, hold, let_go
+from sendlater.store.scripts import script
+from sendlater.store.shard import Batch
+from sendlater.store.unsettled import settle_some, unsettled
 
 
 def schedule(id: bytes, *, due_ms: int = 5, topic: str = "s", partition: int = 0, at: int = 0):
@@ -102,7 +104,7 @@ def test_what_is_found_delivered_is_settled_and_the_rest_released(pending: Pendi
 
 
 def test_beyond_the_horizon_nothing_is_kept(pending: Pending, shard: Shard) -> None:
-    copy = Copy(pending, owner=pending.fence())
+    copy = JournalCopy(pending, owner=pending.fence())
     copy.set_horizon(100, planned_ms=100, later=0)
     park(shard, schedule(b"near", due_ms=100), schedule(b"far", due_ms=101))
     park(shard, schedule(b"moved", due_ms=50), schedule(b"moved", due_ms=500))
@@ -114,7 +116,7 @@ def test_beyond_the_horizon_nothing_is_kept(pending: Pending, shard: Shard) -> N
 def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, shard: Shard):
     """Cancelled, moved away, or delivered again while the journal was read: what it says is old."""
     owner = pending.fence()
-    copy = Copy(pending, owner=owner)
+    copy = JournalCopy(pending, owner=owner)
     copy.set_horizon(100, planned_ms=100, later=7)
     copy.set_horizon(200, planned_ms=100)
     park(shard, schedule(b"newer", due_ms=160), (b"cancelled", ""), schedule(b"away", due_ms=999))
@@ -138,7 +140,7 @@ def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, s
 
 def test_planning_does_not_end_what_the_store_has_not_begun(pending: Pending, shard: Shard):
     """A store that went back meanwhile has passed over what nobody has planned."""
-    copy = Copy(pending, owner=pending.fence())
+    copy = JournalCopy(pending, owner=pending.fence())
     copy.set_horizon(100, planned_ms=100)
     before = shard.client.dump(shard.keys["state"])
     copy.set_horizon(200, planned_ms=100)
@@ -150,7 +152,7 @@ def test_planning_does_not_end_what_the_store_has_not_begun(pending: Pending, sh
 
 
 def test_an_old_owner_can_neither_plan_nor_move_the_horizon(pending: Pending, shard: Shard):
-    old = Copy(pending, owner=pending.fence())
+    old = JournalCopy(pending, owner=pending.fence())
     pending.fence()
     with pytest.raises(Fenced):
         old.set_horizon(1, planned_ms=1)
@@ -159,7 +161,7 @@ def test_an_old_owner_can_neither_plan_nor_move_the_horizon(pending: Pending, sh
 
 
 def test_emptying_takes_one_inbox_and_leaves_the_others(pending: Pending, shard: Shard) -> None:
-    copy = Copy(pending, owner=pending.fence())
+    copy = JournalCopy(pending, owner=pending.fence())
     park(shard, *(schedule(b"%d" % n, due_ms=n, topic="st"[n % 2]) for n in range(2_000)))
     copy.empty(["s"])
     assert pending.counts()["pending"] == 1_000

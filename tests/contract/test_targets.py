@@ -8,18 +8,19 @@ from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable
 from sendlater.limits import REJECTED_BYTES_MAX
-from sendlater.model import Origin, Reason, Record, Schedule
-from sendlater.pending import Batch, Pending, Target
-from sendlater.pending.packing import unpack
-from sendlater.pipeline.rows import unpack_columns
-from sendlater.pipeline.source import Lane, ShardSlice, ShardTask
-from sendlater.pipeline.targets import (
+from sendlater.model import Origin, Reason, Record, Schedule, Target
+from sendlater.spark.arrow_rows import unpack_columns
+from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.lane import Lane, ShardSlice
+from sendlater.spark.delivery.targets import (
     ASIDE_COUNT_MAX,
     LOOK_UP_ATTEMPTS_MAX,
     REFRESH_MS,
     REFUSED_MS,
     Targets,
 )
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import unpack
 
 ROOMY = Target(record_bytes_max=1_000_000, partitions=2)
 SHARDS = 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis import Redis
 from servers import wait_until
 
-from sendlater.client.brokers import RedisBroker
+from sendlater.brokers.redis import RedisBroker
 from sendlater.errors import BadRequest, BrokerUnavailable, NotSupported
 from sendlater.model import Record
 from sendlater.topics import TopicRecord, Topics

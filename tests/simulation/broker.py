@@ -16,8 +16,7 @@ from world import World
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
-from sendlater.model import Headers, Reason
-from sendlater.pending import Target
+from sendlater.model import Headers, Reason, Target
 
 LAND_MS_MAX = 30.0
 """How long a record usually takes to its topic."""
@@ -144,7 +143,7 @@ class Broker:
     def standing(
         self, ends: Mapping[str, Mapping[int, int]]
     ) -> Iterator[tuple[str, int, int, Entry]]:
-        """The record that stands under each id: pipeline/journal.py says it in SQL."""
+        """The record that stands under each id: spark/journal/standing.py says it in SQL."""
         by_place: dict[tuple[Any, str, int], dict[str, Any]] = {}
         for topic, partitions in ends.items():
             for number, end in partitions.items():

@@ -19,27 +19,29 @@ import structlog
 from broker import FLUSH_POLL_MS, Broker, ConfluentProducer, Entry, Producer, decoded, delivered
 from world import Actor, Killed, Process, Wake, World, substituted
 
-from sendlater import clock, service
+from sendlater import clock
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import SendlaterError
 from sendlater.model import DUE_MS_MAX
-from sendlater.pending import desk, shard, store, takeover
-from sendlater.pipeline import (
-    draining,
-    filling,
-    horizon,
-    intake,
-    journal,
-    recovery,
-    rewriting,
-    sink,
-    source,
-    targets,
-    watermark,
-    workers,
-)
-from sendlater.pipeline.journal import Planned
+from sendlater.service.service import service
+from sendlater.service.service import supervision as workers
+from sendlater.spark.delivery import crash_lookup as recovery
+from sendlater.spark.delivery import due_source as source
+from sendlater.spark.delivery import graceful_stop as draining
+from sendlater.spark.delivery import targets
+from sendlater.spark.intake import park_sink as sink
+from sendlater.spark.intake import query as intake
+from sendlater.spark.intake import watermark
+from sendlater.spark.journal import horizon
+from sendlater.spark.journal import rebuild as filling
+from sendlater.spark.journal import rewrite as rewriting
+from sendlater.spark.journal import standing as journal
+from sendlater.spark.journal.fill_tasks import Planned
+from sendlater.store import admin as admin
+from sendlater.store import pending as store
+from sendlater.store import rebuild as takeover
+from sendlater.store import shard
 
 ATTEMPTS_MAX = 4
 """As spark.task.maxFailures."""
@@ -186,7 +188,7 @@ class Simulation:
         _spark: Any,
         settings: Settings,
         *,
-        planter: Any,
+        fill_task: Any,
         ends: Any,
         tasks: int,
         after_ms: int = -1,
@@ -203,7 +205,7 @@ class Simulation:
             if after_ms < fact["due_ms"] <= until_ms
         ]
         later = sum(f["due_ms"] > until_ms and f["dialect"] != "rejected" for f in facts)
-        counts = [batch.column(0).to_pylist()[0] for batch in planter(iter(wanted))]
+        counts = [batch.column(0).to_pylist()[0] for batch in fill_task(iter(wanted))]
         return Planned(sum(counts), later)
 
 
@@ -336,7 +338,7 @@ class SimulatedService(service.Service):
         pass
 
 
-class SimulatedRecovery(recovery.Recovery):
+class SimulatedRecovery(recovery.CrashLookup):
     """The look-up is in lists in place of Spark; what is found is judged as it is there."""
 
     def _look_up(self, rows: Any, since_ms: int) -> recovery.Found:
@@ -373,7 +375,7 @@ class SimulatedRecovery(recovery.Recovery):
                 yield from ((topic, number, n, e) for n, e in enumerate(log) if e is not None)
 
     def _send(self, rows: Any, *, owed: bool) -> None:
-        from sendlater.pipeline.rows import to_arrow, unpack_columns
+        from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 
         broker: Any = self._topics
         for one in rows:
@@ -400,7 +402,7 @@ class SimulatedRecovery(recovery.Recovery):
 def in_place(simulation: Simulation) -> Iterator[None]:
     """Clocks, threads, connections, Spark and producers are the simulation's."""
     world, broker = simulation.world, simulation.broker
-    timed = (clock, service, workers, draining, takeover, desk, store, source, journal)
+    timed = (clock, service, workers, draining, takeover, admin, store, source, journal)
     threaded = (service, takeover, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
@@ -422,7 +424,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
         (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
-        (service, "Recovery", SimulatedRecovery),
+        (service, "CrashLookup", SimulatedRecovery),
         (service, "start_lane", simulation.start_lane),
         (service, "start_intake", simulation.start_intake),
         (service, "inbox_records", lambda *_, starts, **__: starts),

@@ -9,7 +9,7 @@ from broker import Broker, Entry
 from engine import Simulation
 from world import Actor, World
 
-from sendlater.pending import Batch, Pending
+from sendlater.store import Batch, Pending
 
 
 @dataclass(eq=False)

@@ -28,9 +28,10 @@ from sendlater.config import Settings, load
 from sendlater.dialects import names
 from sendlater.errors import SendlaterError
 from sendlater.local.redis_server import RedisServer
-from sendlater.pending import Answer, Desk, Move, Pending
-from sendlater.pending.takeover import Copy
-from sendlater.pipeline import rewriting, watermark
+from sendlater.spark.intake import watermark
+from sendlater.spark.journal import rewrite as rewriting
+from sendlater.store import Admin, Answer, Move, Pending
+from sendlater.store.rebuild import JournalCopy
 
 BUSY_MS = 15_000
 """Schedules are written and things go wrong for so long; then all must settle."""
@@ -350,7 +351,7 @@ class Run:
         self.broker.append("inbox", self.broker.partition(key), key, value, [], version)
 
     def _caught_up(self) -> bool:
-        """As Office.catch_up: an answer of the store is not true before."""
+        """As Operations.catch_up: an answer of the store is not true before."""
         ends, deadline = self.broker.ends(["inbox"]), self.world.elapsed + CATCH_UP_MS
         while self.world.elapsed < deadline:
             at = self.pending.positions()
@@ -375,7 +376,7 @@ class Run:
             return
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
-        answer = Desk(self.pending).cancel(id, version=found.version if found else "")
+        answer = Admin(self.pending).cancel(id, version=found.version if found else "")
         if answer is Answer.CANCELLED and found is not None:
             self.ledger.taken_back.append(
                 (self.world.elapsed, id, found.due_ms, found.record.value, dies)
@@ -399,7 +400,7 @@ class Run:
         due_ms = self.world.now_ms() + max(0, due_in)
         self.ledger.unsure[id] += 1
         version = self.ledger.write(Version(id, due_ms, None))
-        _, after = Desk(self.pending).move(Move(id, due_ms, "", change))
+        _, after = Admin(self.pending).move(Move(id, due_ms, "", change))
         if after is not None:
             self._latest_ms = max(self._latest_ms, due_ms)
             version.value = after.record.value
@@ -598,7 +599,7 @@ class Run:
             return False
         # Somebody asks for a rebuild: what only the store knew, as of a door that died, is gone.
         self.ledger.rebuilt = True
-        self.world.spawn("rebuild", self.people, Copy(self.pending, owner=0).forget)
+        self.world.spawn("rebuild", self.people, JournalCopy(self.pending, owner=0).forget)
         return True
 
     def _do_broker_away(self, what: Happening, actor: Actor | None) -> None:

@@ -16,9 +16,10 @@ import pytest
 import simulate
 from world import substituted
 
-from sendlater import service
-from sendlater.pending import scripts, shard
-from sendlater.pipeline import sink, source
+from sendlater.service.service import service
+from sendlater.spark.delivery import due_source as source
+from sendlater.spark.intake import park_sink as sink
+from sendlater.store import scripts, shard
 
 LUA = Path(scripts.__file__).parent / "lua"
 FOUND_WITHIN_S = 60.0

@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from greenlet import getcurrent, greenlet
 
-from sendlater.pending.scripts import script
+from sendlater.store.scripts import script
 
 START_MS = 1_800_000_000_000
 """The simulated clock begins here."""

@@ -5,7 +5,7 @@ import pytest
 from sendlater.config import Settings
 from sendlater.local.jars import jars
 from sendlater.local.java import find_java
-from sendlater.pipeline.session import start_session
+from sendlater.spark.session import start_session
 
 
 @pytest.fixture(scope="module")

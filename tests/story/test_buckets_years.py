@@ -10,15 +10,16 @@ import pytest
 from confluent_kafka import Producer
 from ledger import create_topics
 
-from sendlater.buckets.counts import group_of
-from sendlater.buckets.ladder import Ladder
-from sendlater.buckets.progress import Found, Place, Progress
-from sendlater.buckets.topics import require_topics
-from sendlater.config import Settings, client_options
+from sendlater.brokers.client_options import client_options
+from sendlater.brokers.group_offsets import Found, Place, Progress
+from sendlater.config import Settings
 from sendlater.local.jars import jars
 from sendlater.local.java import find_java
-from sendlater.pipeline.buckets import Intake, Moves
-from sendlater.pipeline.session import start_session
+from sendlater.spark.buckets.counts import group_of
+from sendlater.spark.buckets.ladder import Ladder
+from sendlater.spark.buckets.passes import Intake, Moves
+from sendlater.spark.buckets.topics import require_topics
+from sendlater.spark.session import start_session
 
 pytestmark = pytest.mark.story
 

@@ -6,10 +6,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from ledger import Reader, create_topics
 from servers import wait_until
 
+from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.config import Settings
 from sendlater.limits import OFFSETS_RECOMMIT_MS
-from sendlater.pipeline.copying import Copier
-from sendlater.pipeline.kafka_topics import KafkaTopics
+from sendlater.spark.journal.copy_inboxes import Copier
 
 pytestmark = pytest.mark.story
 

@@ -23,7 +23,7 @@ from servers import wait_until
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pipeline.refusal import record_bytes
+from sendlater.spark.delivery.refusal import record_bytes
 
 pytestmark = pytest.mark.story
 

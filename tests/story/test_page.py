@@ -9,11 +9,11 @@ from pages import COUNT, HOUR_MS, Installation, chart_ready, chromium, first_vie
 from playwright.sync_api import expect
 from servers import ServiceProcess, wait_until
 
-from sendlater.api.access import new_token
-from sendlater.api.serving import HttpProcess
-from sendlater.client.handling import EVENT_ERROR, EVENT_TYPE
 from sendlater.config import Settings
+from sendlater.dialects.names import EVENT_ERROR, EVENT_TYPE
 from sendlater.model import Record, Schedule
+from sendlater.server.auth import new_token
+from sendlater.server.process import HttpProcess
 
 pytestmark = pytest.mark.story
 
@@ -410,7 +410,7 @@ def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, install
     told(page, "1 redriven")
 
     def arrived():
-        return any(one.topic == "mended" for one in installation.desk.recent(count_max=1_000))
+        return any(one.topic == "mended" for one in installation.admin.recent(count_max=1_000))
 
     wait_until(arrived, "it was delivered to the topic given")
     page.goto("/")
@@ -437,7 +437,7 @@ def test_dead_letters_say_why_and_go_back_to_their_handlers(page, installation):
     told(page, "3 redriven")
 
     def back():
-        deliveries = installation.desk.recent(count_max=1_000)
+        deliveries = installation.admin.recent(count_max=1_000)
         return sum(one.topic == "invoices" for one in deliveries) == 3
 
     wait_until(back, "they are with their handlers")
@@ -620,7 +620,7 @@ def put_something_everywhere(page, installation):
 
 
 def test_nobody_is_shut_out(page, installation):
-    """What axe-core finds: nothing, in every view, light and dark, on a desk and on a phone."""
+    """What axe-core finds: nothing, in every view, light and dark, on a admin and on a phone."""
     put_something_everywhere(page, installation)
     found = []
     for path, there in VIEWS.items():

@@ -7,15 +7,16 @@ from confluent_kafka import Producer
 from ledger import Reader, create_topics
 from servers import wait_until
 
-from sendlater.buckets.ladder import Ladder
-from sendlater.buckets.progress import Progress
-from sendlater.config import Inbox, Settings, client_options
+from sendlater.brokers.client_options import client_options
+from sendlater.brokers.group_offsets import Progress
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.config import Inbox, Settings
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pending import Batch, Pending
-from sendlater.pending.takeover import unsettled
-from sendlater.pipeline.arrived import arrived
-from sendlater.pipeline.kafka_topics import KafkaTopics
-from sendlater.pipeline.recovery import Recovery
+from sendlater.spark.buckets.crash_lookup import arrived
+from sendlater.spark.buckets.ladder import Ladder
+from sendlater.spark.delivery.crash_lookup import CrashLookup
+from sendlater.store import Batch, Pending
+from sendlater.store.unsettled import unsettled
 
 pytestmark = pytest.mark.story
 
@@ -88,7 +89,7 @@ class Crashed:
         assert self.producer.flush(30) == 0
 
     def settle(self, spark):
-        recovery = Recovery(spark, self.settings, self.pending, self.topics)
+        recovery = CrashLookup(spark, self.settings, self.pending, self.topics)
         return recovery.settle(owner=self.owner)
 
 

@@ -224,7 +224,7 @@ def test_filters_narrow_what_is_read(options, hundred):
     """What Spark filters away again must not have been read at first."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, StringStartsWith
 
-    from sendlater.pipeline.pending_rows import PendingReader
+    from sendlater.spark.datasource.pending_reader import PendingReader
 
     def read(*filters):
         reader = PendingReader(options)

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sendlater.buckets.progress import Committed
-from sendlater.buckets.record import parse, primer
+from sendlater.brokers.group_offsets import Committed
 from sendlater.clock import FixedClock
 from sendlater.errors import BrokerUnavailable
-from sendlater.model import Reason, Record
-from sendlater.pending import Target
-from sendlater.pipeline.answers import Answers
-from sendlater.pipeline.arrived import ranges
-from sendlater.pipeline.holder import HeldSlice, Holding, HoldTask, Standing
+from sendlater.model import Reason, Record, Target
+from sendlater.spark.buckets.crash_lookup import ranges
+from sendlater.spark.buckets.hold_task import HoldTask
+from sendlater.spark.buckets.holding import HeldSlice, Holding, Standing
+from sendlater.spark.buckets.record import parse, primer
+from sendlater.spark.buckets.target_lookups import TargetLookups
 
 HOLDING = Holding(
     client={},
@@ -232,7 +232,7 @@ class Broker:
 
 def test_a_rejected_topic_that_cannot_be_written_stops_delivery_aloud():
     """Rather than lose what should go there."""
-    answers = Answers(Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad")
+    answers = TargetLookups(Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad")
 
     def told():
         while answers.of(b"bad") is None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sendlater.buckets.ladder import Ladder
-from sendlater.buckets.record import parse
 from sendlater.config import load
 from sendlater.errors import BadSettings
+from sendlater.spark.buckets.ladder import Ladder
+from sendlater.spark.buckets.record import parse
 
 LADDER = Ladder(prefix="b", count=30, delivering=2)
 YEAR_MS = 31_557_600_000

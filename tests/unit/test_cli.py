@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from sendlater import __version__
 from sendlater.cli import main
-from sendlater.cli.door import FAILED, NO_CONNECTION, OK, USAGE
-from sendlater.cli.show import id_of, text_of
-from sendlater.client.plan import to_id
-from sendlater.client.send import SendRequest, read_lines
+from sendlater.cli.connection import FAILED, NO_CONNECTION, OK, USAGE
+from sendlater.cli.output import id_of, text_of
+from sendlater.cli.send_request import SendRequest, read_lines
 from sendlater.errors import BadRequest
 from sendlater.local.process import free_ports
+from sendlater.operations.requests import to_id
 
 LONG = 2_000_000
 
@@ -104,7 +104,7 @@ def test_a_redis_that_does_not_answer_is_told_with_code_5(run):
 
 def test_a_kafka_that_does_not_answer_is_told_once_and_soon(run, monkeypatch):
     """And not by librdkafka, which would fill the terminal."""
-    monkeypatch.setattr("sendlater.cli.door.BROKER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sendlater.cli.connection.BROKER_TIMEOUT_S", 0.3)
     where = f"127.0.0.1:{free_ports(1)[0]}"
 
     code, out, err = run(

@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sendlater.client import brokers
-from sendlater.client.brokers import KafkaBroker
+from sendlater.brokers import broker as brokers
+from sendlater.brokers.kafka import KafkaBroker
 from sendlater.errors import BrokerUnavailable
 
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sendlater import Backoff, Record
-from sendlater.client.plan import from_cursor, id_text, plan_list, plan_send, to_cursor, to_id
-from sendlater.client.producer import partition_of
-from sendlater.client.s1 import (
+from sendlater.client.etf1_records import (
     attempts_made,
     delete_record,
     is_retried,
@@ -20,7 +18,16 @@ from sendlater.client.s1 import (
     retried,
     schedule_record,
 )
+from sendlater.client.scheduling_producer import partition_of
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft, SendlaterError
+from sendlater.operations.requests import (
+    from_cursor,
+    id_text,
+    plan_list,
+    plan_send,
+    to_cursor,
+    to_id,
+)
 
 NOW_MS = 1_900_000_000_000
 PARIS = timezone(timedelta(hours=1))

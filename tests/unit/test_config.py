@@ -6,9 +6,11 @@ import os
 import pytest
 from confluent_kafka import IsolationLevel
 
-from sendlater.config import HIDDEN, Inbox, Settings, client_options, isolation, load
+from sendlater.brokers.client_options import client_options, isolation
+from sendlater.brokers.kafka_options import java_options, reader_options, spark_options
+from sendlater.config import Inbox, Settings, load
+from sendlater.config_secrets import HIDDEN
 from sendlater.errors import BadSettings
-from sendlater.pipeline.kafka_options import java_options, reader_options, spark_options
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ from cyclopts import App
 from rich.console import Console
 
 from sendlater import dialects, limits
-from sendlater.cli import door
-from sendlater.cli.door import app
+from sendlater.cli import connection as door
+from sendlater.cli.connection import app
 from sendlater.config import Inbox, Settings
 from sendlater.model import Reason
-from sendlater.pending import Shard
+from sendlater.store import Shard
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "sendlater"

@@ -5,7 +5,9 @@ import pytest
 from sendlater.clock import FixedClock
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
-from sendlater.etf1 import Events, Mini, etf1_flags
+from sendlater.etf1.environment import etf1_flags
+from sendlater.etf1.events import Events
+from sendlater.etf1.mini import Mini
 
 
 def test_an_empty_environment_means_their_defaults():

@@ -14,10 +14,9 @@ from sendlater.limits import (
     REJECTED_BYTES_MAX,
     REJECTED_VALUE_BYTES_MAX,
 )
-from sendlater.model import DUE_MS_MAX, Origin, Reason, Record, Schedule
-from sendlater.pending import Target
-from sendlater.pending.packing import pack
-from sendlater.pipeline.refusal import record_bytes, refusal, rejected, rejected_schedule
+from sendlater.model import DUE_MS_MAX, Origin, Reason, Record, Schedule, Target
+from sendlater.spark.delivery.refusal import record_bytes, refusal, rejected, rejected_schedule
+from sendlater.store.codec import pack
 
 ORIGIN = Origin(topic="in", partition=1, position=2, timestamp_ms=1_234)
 ROOMY = Target(record_bytes_max=1_000_000, partitions=4)

@@ -6,7 +6,7 @@ from unittest.mock import Mock, PropertyMock
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sendlater.pipeline.workers import Worker
+from sendlater.service.supervision import Worker
 
 
 def query(**told: object) -> Mock:

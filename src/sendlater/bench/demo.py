@@ -14,7 +14,7 @@ from sendlater.bench.load import Run
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings
 from sendlater.local.installation import Installation
-from sendlater.service import Service
+from sendlater.service.service import Service
 
 DELAY_MS = 5_000
 """How far ahead the demo schedules."""

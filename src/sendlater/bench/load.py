@@ -15,12 +15,12 @@ import psutil
 from ulid import ULID
 
 from sendlater.bench.ledger import Ledger, percentiles
-from sendlater.client.brokers import Broker
-from sendlater.client.plan import Message
+from sendlater.brokers.broker import Broker
 from sendlater.client.scheduler import Scheduler
 from sendlater.dialects import encode_headers
 from sendlater.model import Origin, Record, Schedule
-from sendlater.pending.packing import pack
+from sendlater.operations.requests import Message
+from sendlater.store.codec import pack
 
 PAYLOAD_BYTES = 100
 NUMBER_BYTES = 16

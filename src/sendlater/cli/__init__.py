@@ -4,8 +4,28 @@ import os
 import sys
 from dataclasses import fields
 
-from sendlater.cli import changes, letters, running, schedules, upkeep  # noqa: F401  (they add their commands)
-from sendlater.cli.door import FAILED, INTERRUPTED, NO_CONNECTION, OK, USAGE, Connection, app, err
+from sendlater.cli import (  # noqa: F401  (they add their commands)
+    bench,
+    config,
+    doctor,
+    local,
+    rebuild,
+    reschedule,
+    schedules,
+    serve,
+    token,
+    topics,
+)
+from sendlater.cli.connection import (
+    FAILED,
+    INTERRUPTED,
+    NO_CONNECTION,
+    OK,
+    USAGE,
+    Connection,
+    app,
+    err,
+)
 from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
 
 CONNECTION = {f"--{one.name.replace('_', '-')}" for one in fields(Connection)}

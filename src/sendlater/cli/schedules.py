@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from sendlater.cli.door import (
+from sendlater.cli.connection import (
     FAILED,
     HERE,
     NOT_FOUND,
@@ -28,7 +28,7 @@ from sendlater.cli.door import (
     open_scheduler,
     out,
 )
-from sendlater.cli.show import as_json, id_of, text_of, time_of
+from sendlater.cli.output import as_json, id_of, text_of, time_of
 from sendlater.config import Settings
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
@@ -67,7 +67,7 @@ def send(
         jsonl: One JSON object a line: topic, value, delay or at, and optionally key, headers, id,
             partition. `-` reads standard input.
     """
-    from sendlater.client.send import SendRequest
+    from sendlater.cli.send_request import SendRequest
 
     given = (topic, value, key, header, delay, at, id, partition)
     if jsonl is not None:
@@ -115,7 +115,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int | None]]:
 
 def _send_file(path: Path, connection: Connection) -> int:
     """Send every good line; bad ones are told with their number."""
-    from sendlater.client.send import read_lines
+    from sendlater.cli.send_request import read_lines
 
     sent, bad = 0, 0
     with (
@@ -221,7 +221,7 @@ def list_(
 
 def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Iterator[Schedule]:
     """Pending schedules page by page: from the store itself, or through REST."""
-    from sendlater.client.plan import to_datetime
+    from sendlater.operations.requests import to_datetime
 
     count = min(limit, PAGE_COUNT_MAX)
     if scheduler.remote is not None:
@@ -265,7 +265,7 @@ def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
 
 def _bucket_stats(settings: Settings, json_: bool) -> int:
     """Rows and oldest of every bucket; where nothing waits is left out of the table."""
-    from sendlater.buckets.counts import bucket_counts
+    from sendlater.spark.buckets.counts import bucket_counts
 
     counts = bucket_counts(settings)
     rows = sum(one.rows for one in counts)

@@ -11,25 +11,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sendlater.client.aio import AsyncScheduled, AsyncScheduler
+from sendlater.brokers.client_options import client_options
+from sendlater.brokers.group_reader import GroupReader, KafkaGroupReader, RedisGroupReader
+from sendlater.brokers.redis import open_topics
+from sendlater.client.async_scheduler import AsyncScheduled, AsyncScheduler
 from sendlater.client.backoff import Backoff
-from sendlater.client.brokers import open_topics
-from sendlater.client.codec import Codec, JsonCodec, shape_of
-from sendlater.client.handling import (
-    PARALLELISM_MAX,
-    Context,
-    Handling,
-    Tally,
-    as_event,
-    event_id,
-    retry_id,
-)
-from sendlater.client.inlets import Inlet, KafkaInlet, TopicInlet
-from sendlater.client.plan import Delay, new_id, plan_send
+from sendlater.client.event_codec import Codec, JsonCodec, shape_of
+from sendlater.client.event_worker import PARALLELISM_MAX, EventWorker, Tally
+from sendlater.client.events import Context, as_event, event_id, retry_id
 from sendlater.client.scheduler import now_ms
-from sendlater.config import client_options
 from sendlater.errors import BadRequest
 from sendlater.model import Schedule
+from sendlater.operations.requests import Delay, new_id, plan_send
 
 F = TypeVar("F", bound=Callable[..., Any])
 DRAIN_S = 30.0
@@ -78,7 +71,7 @@ class Handlers:
         self._codec = codec or JsonCodec()
         self._drain_s = drain_s
         self._wanted: dict[str, _Wanted] = {}
-        self._running: dict[str, Handling] = {}
+        self._running: dict[str, EventWorker] = {}
         self._started = False
         self._settings = self.scheduler.sync.settings
         redis_url = self.scheduler.sync.redis_url
@@ -198,10 +191,10 @@ class Handlers:
 
     def _start(self, type_: str) -> None:
         wanted = self._wanted[type_]
-        handling = Handling(
+        handling = EventWorker(
             type_,
             wanted.function,
-            inlet=self._inlet(type_, wanted.timeout_s),
+            reader=self._reader(type_, wanted.timeout_s),
             forward=self._forward,
             codec=self._codec,
             parallelism=wanted.parallelism,
@@ -215,12 +208,12 @@ class Handlers:
     async def _forward(self, schedule: Schedule) -> None:
         await self.scheduler.submit(schedule)
 
-    def _inlet(self, type_: str, timeout_s: float) -> Inlet:
+    def _reader(self, type_: str, timeout_s: float) -> GroupReader:
         # A group of its own for each type: one that comes or goes disturbs no other.
         group = f"{self.group}.{type_}"
         if self._topics is not None:
-            return TopicInlet(self._topics, topic=type_, group=group, timeout_s=timeout_s)
-        return KafkaInlet(client_options(self._settings), topic=type_, group=group)
+            return RedisGroupReader(self._topics, topic=type_, group=group, timeout_s=timeout_s)
+        return KafkaGroupReader(client_options(self._settings), topic=type_, group=group)
 
     async def _create(self, topic: str) -> None:
         broker = self.scheduler.sync.broker

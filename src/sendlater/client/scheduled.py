@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from sendlater.client.plan import Delay, id_text, to_datetime
 from sendlater.model import Cancelled, Headers, Moved, Schedule, State
-
-if TYPE_CHECKING:
-    from sendlater.client.scheduler import Scheduler
+from sendlater.operations.requests import Delay, id_text, to_datetime
 
 T = TypeVar("T")
 
@@ -21,10 +18,25 @@ class Page(Generic[T]):
     next_cursor: str | None
 
 
+class Changes(Protocol):
+    """What a client does with a schedule that it has handed out."""
+
+    def cancel(self, id: str) -> Cancelled:
+        """See Scheduler.cancel."""
+
+    def _reschedule(
+        self, id: str, *, delay: Delay | None, at: datetime | None
+    ) -> tuple[Moved, int]:
+        """The answer, and the due time it has then, in milliseconds since 1970."""
+
+    def deliver_now(self, id: str) -> Moved:
+        """See Scheduler.deliver_now."""
+
+
 class Scheduled:
     """A schedule as it was handed over or found, and what can be done with it."""
 
-    def __init__(self, owner: "Scheduler", schedule: Schedule) -> None:
+    def __init__(self, owner: Changes, schedule: Schedule) -> None:
         self._owner = owner
         self.schedule = schedule
 

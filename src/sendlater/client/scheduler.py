@@ -1,7 +1,7 @@
 """The client: hand a record over now, have it delivered later, take it back.
 
-`Scheduler` and `AsyncScheduler` (client/aio.py) make the same plans (client/plan.py) and differ in
-how they wait.
+`Scheduler` and `AsyncScheduler` (client/async_scheduler.py) make the same plans
+(operations/requests.py) and differ in how they wait.
 """
 
 import threading
@@ -11,39 +11,36 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from sendlater.client.backoff import Backoff
-from sendlater.client.plan import (
+from sendlater.client.etf1_records import retried
+from sendlater.client.scheduled import Page, Scheduled
+from sendlater.clock import SystemClock
+from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported
+from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.operations.requests import (
     AnyHeaders,
     Delay,
-    Done,
     Message,
-    Transport,
     due_ms,
     new_id,
     plan_list,
     plan_send,
     to_id,
 )
-from sendlater.client.s1 import retried
-from sendlater.client.scheduled import Page, Scheduled
-from sendlater.clock import SystemClock
-from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported, Unavailable
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.operations.transport import Done, Transport
 
 if TYPE_CHECKING:
-    from sendlater.client.brokers import Broker
-    from sendlater.client.http import HttpTransport
+    from sendlater.brokers.broker import Broker
+    from sendlater.client.rest_transport import HttpTransport
     from sendlater.config import Settings
-    from sendlater.pending import Pending
+    from sendlater.store import Pending
+from sendlater.client.open_transport import HTTP_SCHEMES, _open
 
-REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+cluster://")
-HTTP_SCHEMES = ("http://", "https://")
 SEND_TIMEOUT_S = 60.0
 """Longest `send_later` waits for the acknowledgement."""
 SENDER_COUNT = 8
 """Threads that send what nobody waits for, where sending itself waits (Redis alone, HTTP)."""
 UNDER_WAY_COUNT_MAX = 1_000
 """Most such schedules under way; the next `send_later` waits."""
-
 RETRY = Backoff(jitter=0.2)
 """5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
 OnSent = Callable[[Exception | None, Scheduled], None]
@@ -74,7 +71,7 @@ class Scheduler:
         if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
             if redis_url or space or settings:
                 raise BadSettings("over HTTP the server has the settings; expected only a token")
-            from sendlater.client.http import HttpTransport
+            from sendlater.client.rest_transport import HttpTransport
 
             self._transport: Transport = HttpTransport(where, token=token)
         else:
@@ -290,7 +287,7 @@ class Scheduler:
     @property
     def remote(self) -> "HttpTransport | None":
         """The way to a REST interface, where this is a client over HTTP."""
-        from sendlater.client.http import HttpTransport
+        from sendlater.client.rest_transport import HttpTransport
 
         return self._transport if isinstance(self._transport, HttpTransport) else None
 
@@ -326,38 +323,6 @@ class Scheduler:
         if not hasattr(self._transport, name):
             raise NotSupported(f"{name}: expected a client of Kafka or Redis, got one over HTTP")
         return getattr(self._transport, name)
-
-
-def _open(
-    where: "Settings | str | None", redis_url: str | None, *, space: str | None, **settings: Any
-) -> Transport:
-    """A local transport. Raises BadSettings, or Unavailable where no Redis is to be found."""
-    from sendlater.client.transports import open_local
-    from sendlater.config import Settings, load
-
-    if isinstance(where, Settings):
-        if space is not None or settings:
-            raise BadSettings("expected either a Settings or single settings, got both")
-        found = where
-    elif where is not None and where.startswith(REDIS_SCHEMES):
-        if redis_url is not None:
-            raise BadSettings("redis_url: expected one Redis URL, got two")
-        found = load(**{"bootstrap_servers": "", "redis": where, "space": space} | settings)
-    else:
-        found = load(**{"bootstrap_servers": where, "space": space} | settings)
-    if found.pending == "buckets":
-        return open_local(found, redis_url="")
-    url = redis_url or found.redis.get_secret_value()
-    if not url:
-        from sendlater.local.redis_server import embedded_url
-
-        url = embedded_url(found.data_dir) or ""
-    if not url:
-        raise Unavailable(
-            "no Redis is configured and no embedded one is running: start `sendlater serve`, "
-            "or give redis_url="
-        )
-    return open_local(found, redis_url=url)
 
 
 def now_ms() -> int:

@@ -49,6 +49,13 @@ REJECTED_ID = "sendlater-rejected-id"
 ORIGIN_TIMESTAMP_MS = "sendlater-origin-timestamp-ms"
 """Out, on rejected records: the record's timestamp."""
 
+EVENT_ID = "event-id"
+"""Of events: the id the event was enqueued with, or the one it got."""
+EVENT_ERROR = "event-error"
+"""Of dead events: why the last attempt failed."""
+EVENT_TYPE = "event-type"
+"""Of dead events: the topic it came from."""
+
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers that tell when. The first of these that is present decides."""
 STALE = (ID, DUE, ORIGIN, CHANGE, AGAIN)

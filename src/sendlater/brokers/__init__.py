@@ -1,0 +1,1 @@
+"""Brokers behind one small face: Kafka, and topics on Redis."""

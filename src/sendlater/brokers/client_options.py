@@ -1,0 +1,25 @@
+"""Options of every confluent-kafka client of an installation."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka import IsolationLevel
+from sendlater.config import Settings
+
+
+def client_options(settings: Settings) -> dict[str, str]:
+    """Settings of every confluent-kafka client (librdkafka's names)."""
+    return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+
+
+def isolation(client_options: Mapping[str, str]) -> "IsolationLevel":
+    """What clients with these options count as the end of a topic.
+
+    Unless they say otherwise, where the first transaction begins that is open still: nobody is
+    given more, so nobody must wait for more.
+    """
+    from confluent_kafka import IsolationLevel
+
+    uncommitted = client_options.get("isolation.level") == "read_uncommitted"
+    return IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED

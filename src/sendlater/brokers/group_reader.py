@@ -1,0 +1,194 @@
+"""Where handlers read: one topic through a consumer group, on Kafka or on Redis.
+
+A reader is used by one thread at a time, except `done`, which anybody may call.
+"""
+
+from collections import deque
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from sendlater.brokers.broker import Arrived
+from sendlater.brokers.kafka import arrived
+from sendlater.errors import BrokerUnavailable
+from sendlater.topics import Consumer as TopicConsumer
+from sendlater.topics import TopicRecord, Topics
+
+AHEAD_COUNT_MAX = 2_000
+"""How far reading may run ahead of the oldest event of a partition that is not done: what a crash
+repeats, at most."""
+IDLE_MARGIN_S = 15.0
+"""Added to a handler's timeout before another process may take over its event on Redis."""
+UNREAD_COUNT_MAX = 1_000
+"""Most records that are counted in a partition on Redis, which has to look at each."""
+METADATA_S = 2.0
+"""How soon a topic that appears is noticed."""
+
+
+class GroupReader(Protocol):
+    """Gives records and remembers which are done."""
+
+    def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
+        """Up to `count_max` (may be 0) new ones; what was done before is committed first."""
+
+    def unread(self) -> int:
+        """How many wait on the topic beyond those given out, as far as is known."""
+
+    def done(self, record: Arrived) -> None:
+        """This one need not come again."""
+
+    def close(self) -> None:
+        """Commit and leave the group."""
+
+
+class KafkaGroupReader:
+    """Commits, per partition, up to the oldest record that is not done."""
+
+    def __init__(self, options: dict[str, str], *, topic: str, group: str) -> None:
+        self._consumer = KafkaConsumer(
+            {
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "topic.metadata.refresh.interval.ms": int(METADATA_S * 1_000),
+                # A worker that was killed is missed after this; the default is 45 s.
+                "session.timeout.ms": 10_000,
+                "partition.assignment.strategy": "cooperative-sticky",
+                **options,
+                "group.id": group,
+                "enable.auto.commit": False,
+            }
+        )
+        self._topic = topic
+        self._done: deque[tuple[int, int]] = deque()
+        self._next: dict[int, int] = {}
+        """Per partition the offset after the last record given out."""
+        self._open: dict[int, dict[int, bool]] = {}
+        """Per partition the records given out and not committed, in order; True when done."""
+        self._paused = False
+        self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._revoked)
+
+    def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
+        """See GroupReader. It also keeps us in the group: call it even without room."""
+        self._commit()
+        ahead = max((len(some) for some in self._open.values()), default=0)
+        if ahead >= AHEAD_COUNT_MAX:
+            count_max = 0
+        self._pause(count_max == 0)
+        found = []
+        # `consume` would wait for all it is asked for: wait for one, then take what is there.
+        first = self._consumer.poll(timeout_s)
+        rest = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
+        for message in [first, *rest] if first else []:
+            error = message.error()
+            if error is None:
+                record = arrived(message)
+                self._open.setdefault(record.partition, {})[record.position] = False
+                self._next[record.partition] = record.position + 1
+                found.append(record)
+            elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART and not error.retriable():
+                raise BrokerUnavailable(f"topic {self._topic!r}: {error}")
+        return found
+
+    def unread(self) -> int:
+        """See GroupReader. Of the partitions that are ours, by what the last reads told."""
+        count = 0
+        for place in self._consumer.position(self._consumer.assignment()):
+            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            if place.offset >= 0:  # read from, so its end is known
+                count += max(0, end - place.offset)
+        return count
+
+    def done(self, record: Arrived) -> None:
+        """See GroupReader."""
+        self._done.append((record.partition, record.position))
+
+    def close(self) -> None:
+        """See GroupReader."""
+        self._commit(wait=True)
+        self._consumer.close()
+
+    def _pause(self, wanted: bool) -> None:
+        assignment = self._consumer.assignment()
+        if wanted and assignment:
+            self._consumer.pause(assignment)
+            self._paused = True
+        elif not wanted and self._paused:
+            self._consumer.resume(assignment)
+            self._paused = False
+
+    def _commit(self, *, wait: bool = False) -> None:
+        while self._done:
+            partition, position = self._done.popleft()
+            given = self._open.get(partition, {})
+            if position in given:
+                given[position] = True
+        ends = []
+        for partition, given in self._open.items():
+            moved = False
+            for position in list(given):
+                if not given[position]:
+                    break
+                del given[position]
+                moved = True
+            if moved:
+                end = next(iter(given), self._next[partition])
+                ends.append(TopicPartition(self._topic, partition, end))
+        if ends:
+            try:
+                self._consumer.commit(offsets=ends, asynchronous=not wait)  # type: ignore[call-overload]
+            except KafkaException:
+                # Not fatal: these come again, to us or to whoever has the partition now.
+                return
+
+    def _revoked(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        """What is under way there is somebody else's now; committing it would skip theirs."""
+        self._commit(wait=True)
+        for place in partitions:
+            self._open.pop(place.partition, None)
+
+
+class RedisGroupReader:
+    """Acknowledges each record by itself."""
+
+    def __init__(self, topics: Topics, *, topic: str, group: str, timeout_s: float) -> None:
+        # An event may wait here for the one before it, as long as that may take.
+        idle_ms = int((2 * timeout_s + IDLE_MARGIN_S) * 1_000)
+        self._consumer = TopicConsumer(topics, group, subscribe=[topic], idle_ms=idle_ms)
+        self._done: deque[TopicRecord] = deque()
+        self._given: dict[tuple[int, int], TopicRecord] = {}
+
+    def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
+        """See GroupReader."""
+        self._ack()
+        if not count_max:
+            return []
+        records = self._consumer.poll(count_max, timeout_ms=int(timeout_s * 1_000))
+        # One of ours, taken over by ourselves after a long wait, is still being handled here.
+        fresh = [r for r in records if (r.partition, r.position) not in self._given]
+        self._given |= {(r.partition, r.position): r for r in fresh}
+        return [
+            Arrived(r.topic, r.partition, r.position, r.timestamp_ms, r.key, r.value, r.headers)
+            for r in fresh
+        ]
+
+    def unread(self) -> int:
+        """See GroupReader. Of the whole group."""
+        return self._consumer.unread(count_max=UNREAD_COUNT_MAX)
+
+    def done(self, record: Arrived) -> None:
+        """See GroupReader."""
+        self._done.append(self._given[record.partition, record.position])
+
+    def close(self) -> None:
+        """See GroupReader. What was not begun need not wait for its time-out."""
+        self._ack()
+        self._consumer.give_back(self._given.values())
+        self._consumer.close()
+
+    def _ack(self) -> None:
+        some = [self._done.popleft() for _ in range(len(self._done))]
+        if some:
+            self._consumer.ack(some)
+            for record in some:
+                self._given.pop((record.partition, record.position), None)

@@ -1,0 +1,245 @@
+"""Kafka behind the face of `Broker`."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from sendlater.brokers.broker import (
+    ACK_TIMEOUT_S,
+    FOLLOW_COUNT_MAX,
+    POLL_S,
+    Acknowledged,
+    Arrived,
+)
+from sendlater.brokers.client_options import isolation
+from sendlater.errors import BrokerUnavailable
+from sendlater.model import Headers, Record
+
+QUEUE_RECORDS_MAX = 200_000
+"""Records a producer holds before `send` waits; bounds its memory."""
+QUEUE_KIB_MAX = 256 * 1024
+"""The same in KiB of payload."""
+FULL_PAUSE_S = 0.01
+"""Pause before a record is offered again to a full queue."""
+LEADER_S = 15.0
+"""How long a partition may be without a leader, or change it, before a question fails."""
+LEADER_PAUSE_S = 0.2
+NO_LEADER = (
+    KafkaError._NOENT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)
+"""What Kafka answers meanwhile; `_NOENT` is librdkafka's word for no leader at all."""
+
+
+class KafkaBroker:
+    """Kafka, through confluent-kafka."""
+
+    def __init__(self, client_options: Mapping[str, str]) -> None:
+        self._options: dict[str, Any] = dict(client_options)
+        self._admin = AdminClient(self._options)
+        self._isolation = isolation(client_options)
+        self._errors: list[str] = []
+        self._told = Producer(self._producer_options())
+        # Telling of every record costs more than sending it: this one tells of failures alone.
+        self._silent = Producer(
+            self._producer_options()
+            | {"delivery.report.only.error": True, "on_delivery": self._failed}
+        )
+        self._closed = threading.Event()
+        # Acknowledgements are told by poll: somebody must always be at it, so one thread is.
+        self._poller = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
+        self._poller.start()
+
+    def _producer_options(self) -> dict[str, Any]:
+        return {
+            "linger.ms": 5,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
+            "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
+            # The same partition for a key as Kafka's Java clients choose.
+            "partitioner": "murmur2_random",
+            **self._options,
+        }
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            self._told.poll(POLL_S)
+
+    def _failed(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._errors.append(str(error))
+
+    def has_room(self) -> bool:
+        """See Broker."""
+        return len(self._told) < QUEUE_RECORDS_MAX // 2
+
+    def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
+        """See Broker. Waits while QUEUE_RECORDS_MAX records are under way."""
+        producer = self._silent
+        more: dict[str, Any] = {}
+        if on_done is not None:
+            producer = self._told
+            more["on_delivery"] = _teller(on_done)
+        if record.partition is not None:
+            more["partition"] = record.partition
+        deadline = 0.0
+        while True:
+            try:
+                producer.produce(
+                    record.topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=record.headers,  # type: ignore[arg-type]
+                    **more,
+                )
+            except BufferError as error:
+                now_s = time.monotonic()
+                deadline = deadline or now_s + ACK_TIMEOUT_S
+                if now_s > deadline:
+                    raise BrokerUnavailable(f"Kafka takes nothing: {error}") from error
+                self._silent.poll(FULL_PAUSE_S)
+            except KafkaException as error:
+                raise BrokerUnavailable(f"Kafka refused a record: {error}") from error
+            else:
+                return
+
+    def flush(self) -> None:
+        """See Broker."""
+        left = self._told.flush(ACK_TIMEOUT_S) + self._silent.flush(ACK_TIMEOUT_S)
+        errors, self._errors = self._errors, []
+        if left or errors:
+            told = errors[0] if errors else "no answer"
+            raise BrokerUnavailable(f"{left + len(errors)} records not acknowledged: {told}")
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        config = {"message.timestamp.type": "LogAppendTime"}
+        try:
+            new = [NewTopic(topic, partitions, config=config)]
+            self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
+        except KafkaException as error:
+            raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def ensure(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        try:
+            new = [NewTopic(topic, partitions)]
+            self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def delete(self, topic: str) -> None:
+        """See Broker."""
+        self._admin.delete_topics([topic])[topic].result(ACK_TIMEOUT_S)
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                **self._options,
+                "group.id": group,
+                "enable.auto.commit": False,
+            }
+        )
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """See Broker. Asks again while a partition changes its leader, up to LEADER_S."""
+        deadline = time.monotonic() + LEADER_S
+        while True:
+            try:
+                return self._ends(topic)
+            except KafkaException as error:
+                if error.args[0].code() not in NO_LEADER or time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"ends of topic {topic!r}: {error}") from error
+            time.sleep(LEADER_PAUSE_S)
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        found = self._admin.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
+        if found.error is not None:
+            raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
+        latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(
+            latest, isolation_level=self._isolation, request_timeout=ACK_TIMEOUT_S
+        )
+        return {place.partition: answer.result().offset for place, answer in asked.items()}
+
+    def follow(
+        self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
+    ) -> Iterator[list[Arrived]]:
+        """See Broker."""
+        consumer = self._consumer(f"sendlater-follow-{topic}")
+        try:
+            partitions = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic].partitions
+            places = {n: (starts or {}).get(n, OFFSET_BEGINNING) for n in partitions}
+            consumer.assign([TopicPartition(topic, n, at) for n, at in places.items()])
+            while not stop.is_set():
+                got = consumer.consume(FOLLOW_COUNT_MAX, 0.1)
+                yield [arrived(message) for message in got if message.error() is None]
+        finally:
+            consumer.close()
+
+    def back(self, end: int, *, count: int) -> int:
+        """See Broker."""
+        return max(0, end - count)
+
+    def close(self) -> None:
+        """See Broker."""
+        self._told.flush(ACK_TIMEOUT_S)
+        self._silent.flush(ACK_TIMEOUT_S)
+        self._closed.set()
+        self._poller.join()
+        self._told.close()
+        self._silent.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _teller(on_done: Acknowledged) -> Callable[[KafkaError | None, Any], None]:
+    def done(error: KafkaError | None, message: Any) -> None:
+        failure = None if error is None else BrokerUnavailable(str(error))
+        on_done(failure, message.partition(), message.offset())
+
+    return done
+
+
+def arrived(message: Any) -> Arrived:
+    """What confluent-kafka calls a Message."""
+    return Arrived(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        headers_of(message),
+    )
+
+
+def headers_of(message: Any) -> Headers:
+    """The headers of what confluent-kafka calls a Message; none where a name is no UTF-8, which
+    that client cannot tell: one such record must not end who reads the topic."""
+    try:
+        return message.headers() or []
+    except (SystemError, UnicodeDecodeError):
+        return []

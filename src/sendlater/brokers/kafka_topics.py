@@ -1,0 +1,219 @@
+"""Kafka topics as the service sees them: its own, and the targets it has never heard of."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import structlog
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from sendlater.brokers.client_options import isolation
+from sendlater.dialects import names
+from sendlater.errors import BadSettings, BrokerUnavailable
+from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
+from sendlater.model import Reason, Target
+
+REQUEST_S = 10.0
+"""Longest wait for one answer of a broker."""
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics of the broker's own: listed as any other, but no producer may write to them."""
+TIMESTAMP_BOUNDS = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+"""How far a producer's clock may be from the broker's; the third is an older name for both."""
+CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+_log = structlog.get_logger()
+
+
+class TopicFacts(NamedTuple):
+    """What may change about a topic: its id in Kafka, when it is made anew, and its partitions."""
+
+    id: str
+    partitions: int
+
+
+class KafkaTopics:
+    """Creates and looks up topics. Keeps its admin client alive: its futures need it."""
+
+    def __init__(self, client_options: Mapping[str, str]) -> None:
+        self._admin = AdminClient(dict(client_options))
+        # A producer asks for a topic as the delivering one will: the broker may create it.
+        self._producer = Producer(dict(client_options))
+        self._isolation = isolation(client_options)
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partition counts of those that exist. Raises BrokerUnavailable."""
+        try:
+            known = self._admin.list_topics(timeout=REQUEST_S).topics
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
+        return {t: len(known[t].partitions) for t in topics if t in known and not known[t].error}
+
+    def create(self, topic: str, *, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic unless it exists; replication is the broker's default."""
+        new = NewTopic(topic, partitions, config=dict(config))
+        try:
+            self._admin.create_topics([new], operation_timeout=REQUEST_S)[topic].result(REQUEST_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
+        """Per topic and partition the offset after the last record to be read.
+
+        `open_too`: also behind transactions that are open, where nobody reads yet, whatever else
+        was acknowledged there. Raises BrokerUnavailable.
+        """
+        isolation = IsolationLevel.READ_UNCOMMITTED if open_too else self._isolation
+        asked = {
+            TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic, count in self.partitions(topics).items()
+            for number in range(count)
+        }
+        ends: dict[str, dict[int, int]] = {}
+        try:
+            futures = (
+                self._admin.list_offsets(
+                    asked, isolation_level=isolation, request_timeout=REQUEST_S
+                )
+                if asked
+                else {}
+            )
+            for place, future in futures.items():
+                ends.setdefault(place.topic, {})[place.partition] = future.result().offset
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not tell offsets: {error}") from error
+        return ends
+
+    def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """What is known of topics, in one request. Raises BrokerUnavailable if one is not there."""
+        found = self._admin.describe_topics(TopicCollection(sorted(topics)))
+        facts: dict[str, TopicFacts] = {}
+        for topic, future in found.items():
+            try:
+                told = future.result(REQUEST_S)
+            except KafkaException as error:
+                raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
+            facts[topic] = TopicFacts(str(told.topic_id), len(told.partitions))
+        return facts
+
+    def identity(self, topics: Iterable[str]) -> str:
+        """Names and ids of topics: one that was deleted and made again has another id."""
+        return ",".join(
+            f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
+        )
+
+    def may_read(self, topic: str) -> bool:
+        """False where the broker says that it does not let us read, or has no such topic."""
+        return self._may(AclOperation.READ, topic, untold=False)
+
+    def config(self, topic: str) -> dict[str, str]:
+        """The settings of a topic by name; empty where the broker hides them."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
+        except KafkaException:
+            return {}
+        return {name: str(entry.value) for name, entry in found.items()}
+
+    def require_compacted(self, topic: str) -> None:
+        """Raises BadSettings, with how to mend it, for a journal whose records may go missing."""
+        policy = self.config(topic).get("cleanup.policy", "compact")
+        if "compact" not in policy or "delete" in policy:
+            raise BadSettings(
+                f"journal {topic!r}: expected cleanup.policy=compact, got {policy!r}; mend it with "
+                f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
+            )
+
+    def bound_timestamps(self, topic: str, *, alter: bool) -> None:
+        """Have the broker refuse records with a timestamp that Spark cannot hold (microseconds).
+
+        One of them would stop who reads the topic, for good. Unless we may `alter` its settings the
+        log says what to set by hand.
+        """
+        config = self.config(topic)
+        most = TIMESTAMP_SPAN_MS_MAX
+        wide = [name for name in TIMESTAMP_BOUNDS if int(config.get(name, 0)) > most]
+        if config.get("message.timestamp.type") == "LogAppendTime" or not wide:
+            return
+        set_to = [
+            ConfigEntry(name, str(most), incremental_operation=AlterConfigOpType.SET)
+            for name in wide
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=set_to)
+        cause = "create_topics is off"
+        if alter:
+            try:
+                self._admin.incremental_alter_configs([resource])[resource].result(REQUEST_S)
+            except KafkaException as error:
+                cause = str(error)
+            else:
+                _log.info("impossible timestamps are refused from now on", topic=topic)
+                return
+        mend = ",".join(f"{name}={most}" for name in wide)
+        told = "one record with an impossible timestamp would stop intake: bound them"
+        how = f"kafka-configs --alter --topic {topic} --add-config {mend}"
+        _log.warning(told, topic=topic, mend=how, cause=cause)
+
+    def look_up(self, topic: str) -> Target | Reason | None:
+        """What the topic takes; why it takes nothing; None: ask again soon.
+
+        A topic that is not there is asked for the way a producer does, so that a broker with
+        auto.create.topics.enable creates it and one without does not. Raises BrokerUnavailable.
+        """
+        if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
+            return Reason.BAD_TARGET
+        try:
+            found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not tell of {topic!r}: {error}") from error
+        if found.error is not None:
+            if found.error.code() in CREATING:
+                return None
+            if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return Reason.NOT_AUTHORISED
+            return Reason.UNKNOWN_TOPIC
+        if not self._may_write(topic):
+            return Reason.NOT_AUTHORISED
+        # A setting that the broker hides from us refuses nothing.
+        config = self.config(topic)
+        return Target(
+            record_bytes_max=int(config.get("max.message.bytes", 2**31)),
+            partitions=len(found.partitions),
+            compacted="compact" in config.get("cleanup.policy", ""),
+        )
+
+    def _may_write(self, topic: str) -> bool:
+        """False where the broker says so (KIP-430), or for a topic of the broker's own."""
+        return topic not in INTERNAL and self._may(AclOperation.WRITE, topic, untold=True)
+
+    def _may(self, operation: AclOperation, topic: str, *, untold: bool) -> bool:
+        """Whether the broker lets us; `untold` where it does not answer."""
+        try:
+            future = self._admin.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True
+            )[topic]
+            allowed = future.result(REQUEST_S).authorized_operations
+        except (KafkaException, ValueError):
+            return untold
+        return not allowed or operation in allowed or AclOperation.ALL in allowed

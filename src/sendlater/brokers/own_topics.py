@@ -1,0 +1,97 @@
+"""The topics a service needs: inboxes, rejected, and what journals bring with them."""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from sendlater.brokers.kafka_topics import KafkaTopics, TopicFacts
+from sendlater.brokers.redis import RedisBroker
+from sendlater.config import Settings
+from sendlater.errors import MissingInbox, SendlaterError
+from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
+from sendlater.topics import Topics
+
+LOOK_PAUSE_S = 0.1
+LIVENESS_RETENTION_MS = "3600000"
+"""An hour: probes are looked at once."""
+
+_log = structlog.get_logger()
+
+
+def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
+    """Partition counts of the inboxes, created where missing."""
+    inboxes = [inbox.topic for inbox in settings.inboxes]
+    for topic in (*inboxes, settings.rejected_topic):
+        if not topics.exists(topic):
+            topics.create(topic)
+    return {topic: topics.partitions(topic) for topic in inboxes}
+
+
+def inbox_facts(kafka: KafkaTopics, settings: Settings) -> dict[str, TopicFacts]:
+    """Of each inbox its id in Kafka and its number of partitions, as they are now; one request.
+
+    To be asked before each start of intake, which must name every partition, and now and then: an
+    inbox with another id was deleted and made anew (see sendlater.store.inbox_ids), one with more
+    partitions is read on by Spark, which asks for itself.
+
+    Raises BrokerUnavailable, also while an inbox is not there.
+    """
+    return kafka.facts(inbox.topic for inbox in settings.inboxes)
+
+
+def own_kafka_topics(
+    kafka: KafkaTopics, settings: Settings, *, liveness: bool = False
+) -> dict[str, int]:
+    """Partition counts of the inboxes, created where missing and allowed.
+
+    Raises SendlaterError for one that is missing, BadSettings for a journal that is not compacted.
+    """
+    inboxes = [inbox.topic for inbox in settings.inboxes]
+    # What we write must take whatever an inbox took.
+    large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
+    wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
+    wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
+    for inbox in settings.inboxes:
+        if inbox.copy_to:
+            wanted[inbox.copy_to] |= large
+    wanted[settings.rejected_topic] = large
+    if settings.journals and settings.history_topic:
+        wanted[settings.history_topic] = large
+    if liveness:
+        wanted[settings.liveness_topic] = {"retention.ms": LIVENESS_RETENTION_MS}
+    missing = set(wanted) - kafka.partitions(wanted).keys()
+    for topic in sorted(missing):
+        if not settings.create_topics:
+            raise SendlaterError(f"topic {topic!r} does not exist, and create_topics is off")
+        kafka.create(topic, partitions=settings.topic_partitions, config=wanted[topic])
+        _log.info("topic created", topic=topic)
+    for topic in set(settings.journals) - missing:
+        kafka.require_compacted(topic)
+    deadline = time.monotonic() + settings.stop_timeout_ms / 1000
+    while set(inboxes) - (found := kafka.partitions(inboxes)).keys():
+        if time.monotonic() > deadline:
+            raise SendlaterError(f"inboxes {inboxes} do not all exist, only {sorted(found)}")
+        time.sleep(LOOK_PAUSE_S)
+    for topic in inboxes:
+        kafka.bound_timestamps(topic, alter=settings.create_topics)
+    return found
+
+
+def inbox_ends(
+    kafka: KafkaTopics | None, redis: RedisBroker | None, topics: Sequence[str]
+) -> dict[str, int]:
+    """Per `topic/partition` the position after the last record, where there is any.
+
+    A record behind a transaction that is open counts: it was acknowledged, though not read yet.
+
+    Raises Unavailable, MissingInbox when the broker does not know all of them.
+    """
+    if kafka is not None:
+        ends = kafka.ends(topics, open_too=True) if topics else {}
+        if missing := set(topics) - ends.keys():
+            raise MissingInbox(f"Kafka does not know inboxes {sorted(missing)}")
+    else:
+        assert redis is not None, "one of the two carries the inboxes"
+        ends = {topic: redis.ends(topic) for topic in topics}
+    return {f"{t}/{n}": end for t, parts in ends.items() for n, end in parts.items() if end}

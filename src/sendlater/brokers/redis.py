@@ -1,0 +1,119 @@
+"""Topics on Redis behind the face of `Broker`."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sendlater.brokers.broker import POLL_S, Acknowledged, Arrived
+from sendlater.config import Settings
+from sendlater.errors import SendlaterError
+from sendlater.model import Record
+from sendlater.topics import Topics
+
+
+class RedisBroker:
+    """Topics on Redis Streams. Records are gathered and written together by `flush`."""
+
+    GATHER_COUNT_MAX = 500
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._gathered: list[tuple[Record, int, Acknowledged | None]] = []
+        self._lock = threading.Lock()
+
+    def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
+        """See Broker. The partition is chosen here: a record that has none is refused by itself."""
+        partition = self._topics.partition_of(record)
+        record = replace(record, partition=partition)
+        with self._lock:
+            self._gathered.append((record, partition, on_done))
+            full = len(self._gathered) >= self.GATHER_COUNT_MAX
+        if full:
+            self.flush()
+
+    @property
+    def waiting(self) -> int:
+        """How many records are gathered and not written."""
+        return len(self._gathered)
+
+    def has_room(self) -> bool:
+        """See Broker. A full list is written by whoever fills it."""
+        return self.waiting < self.GATHER_COUNT_MAX - 1
+
+    def flush(self) -> None:
+        """See Broker."""
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+        try:
+            positions = self._topics.produce_many(record for record, _, _ in gathered)
+        except SendlaterError as error:
+            for _, partition, on_done in gathered:
+                if on_done is not None:
+                    on_done(error, partition, 0)
+            raise
+        for (_, partition, on_done), position in zip(gathered, positions, strict=True):
+            if on_done is not None:
+                on_done(None, partition, position)
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        self._topics.create(topic, partitions)
+
+    def ensure(self, topic: str, *, partitions: int) -> None:
+        """See Broker."""
+        self._topics.create(topic, partitions)
+
+    def delete(self, topic: str) -> None:
+        """See Broker."""
+        self._topics.delete(topic)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """See Broker."""
+        return {n: end + 1 if end else 0 for n, end in self._topics.end_positions(topic).items()}
+
+    def back(self, end: int, *, count: int) -> int:  # noqa: ARG002
+        """See Broker. Positions are no counts here, and retention keeps topics short."""
+        return 0
+
+    def follow(
+        self, topic: str, *, stop: threading.Event, starts: Mapping[int, int] | None = None
+    ) -> Iterator[list[Arrived]]:
+        """See Broker."""
+        places = {n: (starts or {}).get(n, 0) for n in range(self._topics.partitions(topic))}
+        # A start is the first position to read; Redis reads behind one.
+        after = {n: max(0, at - 1) for n, at in places.items()}
+        while not stop.is_set():
+            if not after:  # the topic is yet to come
+                stop.wait(POLL_S)
+                yield []
+                after = dict.fromkeys(range(self._topics.partitions(topic)), 0)
+                continue
+            self._topics.wait({(topic, n): at for n, at in after.items()}, block_ms=100)
+            for number in after:
+                got = self._topics.read(
+                    topic, number, after_position=after[number], count_max=1_000, block_ms=0
+                )
+                if got:
+                    after[number] = got[-1].position
+                yield [
+                    Arrived(
+                        r.topic, r.partition, r.position, r.timestamp_ms, r.key, r.value, r.headers
+                    )
+                    for r in got
+                ]
+
+    def close(self) -> None:
+        """See Broker."""
+        self.flush()
+        self._topics.close()
+
+
+def open_topics(redis_url: str, settings: Settings) -> Topics:
+    """The development topics of an installation."""
+    return Topics(
+        redis_url,
+        space=settings.space,
+        partitions_default=settings.topic_partitions,
+        retention_ms=settings.topics_retention_ms,
+        length_max=settings.topics_length_max,
+    )

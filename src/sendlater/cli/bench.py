@@ -1,0 +1,142 @@
+"""Commands that put a load on an installation: `sendlater bench`."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.progress import Progress
+
+from sendlater.cli.connection import (
+    FAILED,
+    HERE,
+    OK,
+    AtLeastOne,
+    Connection,
+    Json,
+    NotNegative,
+    Positive,
+    bench_app,
+    err,
+    open_scheduler,
+    out,
+    token_of,
+)
+from sendlater.errors import BadRequest
+
+
+@bench_app.command
+def steady(
+    *,
+    rate: Positive = 2000.0,
+    seconds: Positive = 30.0,
+    warm_up: NotNegative = 20.0,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """A steady stream of schedules, each due 10 s after it is sent.
+
+    Args:
+        rate: Schedules a second.
+        seconds: How long, after the warm-up.
+        warm_up: Seconds at the same rate that are not measured; longer while intake is behind.
+    """
+    from sendlater.bench.load import steady as run
+
+    with open_scheduler(connection) as scheduler, _bars() as tell:
+        result = run(scheduler, rate=rate, seconds=seconds, warm_up_s=warm_up, tell=tell)
+    return _show_result(result, json_)
+
+
+@bench_app.command
+def burst(
+    *,
+    count: AtLeastOne = 300_000,
+    warm_up: Annotated[int, Parameter(validator=Number(gte=0))] = 20_000,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Many schedules due in one instant.
+
+    Args:
+        count: How many.
+        warm_up: Schedules delivered before, not measured.
+    """
+    from sendlater.bench.load import burst as run
+
+    with open_scheduler(connection) as scheduler, _bars() as tell:
+        result = run(scheduler, count=count, warm_up=warm_up, tell=tell)
+    return _show_result(result, json_)
+
+
+@bench_app.command
+def rest(
+    *,
+    rate: Positive = 1_500.0,
+    seconds: Positive = 30.0,
+    warm_up: NotNegative = 10.0,
+    connections: AtLeastOne = 32,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Single POSTs to REST at a steady rate; what was posted is taken back in the end.
+
+    Without --url it goes to `http_addr` of the settings.
+
+    Args:
+        rate: POSTs a second.
+        seconds: How long, after the warm-up.
+        warm_up: Seconds at the same rate that are not measured.
+        connections: Connections that are kept open.
+    """
+    from sendlater.bench.rest import rest as run
+
+    url = connection.url
+    if url is None:
+        settings = connection.settings()
+        if not settings.http_addr:
+            raise BadRequest("bench rest: expected --url, or http_addr in the settings")
+        url = f"{'https' if settings.http_cert else 'http'}://{settings.http_addr}"
+    result = run(
+        url,
+        token=token_of(connection),
+        rate=rate,
+        seconds=seconds,
+        warm_up_s=warm_up,
+        connections=connections,
+    )
+    _tell_result(result, json_)
+    return FAILED if result["refused"] or result["unanswered"] else OK
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    with Progress(console=err, transient=True) as progress:
+        sent_bar = progress.add_task("sent", total=None)
+        arrived_bar = progress.add_task("arrived", total=None)
+
+        def tell(sent: int, arrived: int) -> None:
+            progress.update(sent_bar, completed=sent, total=sent or None)
+            progress.update(arrived_bar, completed=arrived, total=sent or None)
+
+        yield tell
+
+
+def _show_result(result: dict[str, Any], as_json_: bool) -> int:
+    _tell_result(result, as_json_)
+    return FAILED if _unbalanced(result) else OK
+
+
+def _tell_result(result: dict[str, Any], as_json_: bool) -> None:
+    if as_json_:
+        out.print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            out.print(f"{name:26} {value}")
+
+
+def _unbalanced(result: dict[str, Any]) -> int:
+    """Promises broken, of a ledger's account."""
+    return int(result["lost"] + result["early"] + result["duplicated"])

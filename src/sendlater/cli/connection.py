@@ -1,0 +1,145 @@
+"""What every command shares: the apps, the exit codes, which installation.
+
+Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5 cannot connect,
+130 interrupted.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from sendlater import __version__
+from sendlater.config import Settings, load
+from sendlater.config_file import CONFIG_FILE_VARIABLE
+from sendlater.errors import BadRequest, BrokerUnavailable, Unavailable
+from sendlater.logs import configure
+
+OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+BROKER_TIMEOUT_S = 10.0
+"""Longest wait for a broker's first answer."""
+
+app = App(
+    name="sendlater",
+    help="Delivery of Kafka messages at the time you choose.",
+    version=__version__,
+    result_action="return_value",
+)
+config_app = App(name="config", help="Settings.")
+bench_app = App(name="bench", help="Loads against the configured installation.")
+app.command(config_app)
+app.command(bench_app)
+# What is shown comes from messages: `[red]` and `:smile:` in it must stay what they are.
+_PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+out = Console(**_PLAIN)
+err = Console(stderr=True, **_PLAIN)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Which installation: the rest comes from the environment and the settings file."""
+
+    bootstrap_servers: str | None = None
+    "Kafka brokers, host:port; without: topics on Redis."
+    redis: str | None = None
+    "Redis URL; without: the embedded server."
+    space: str | None = None
+    "Key prefix of the installation."
+    config: Path | None = None
+    "Settings file (TOML)."
+    url: str | None = None
+    "REST address of the installation, http://host:port, instead of Kafka and Redis."
+    token_file: Path | None = None
+    "File with the token for --url."
+
+    def settings(self, **flags: Any) -> Settings:
+        """The effective settings; what is logged from here on follows them. Raises BadSettings."""
+        if self.config is not None:
+            os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
+        given = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "redis": self.redis,
+            "space": self.space,
+        }
+        settings = load(**flags | {k: v for k, v in given.items() if v is not None})
+        configure(settings)
+        return settings
+
+
+HERE = Connection()
+Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on standard output.")]
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+Positive = Annotated[float, Parameter(validator=Number(gt=0))]
+NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
+Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
+
+
+def etf1_settings() -> dict[str, Any]:
+    """Settings from the environment of an etf1 scheduler."""
+    from sendlater.etf1.environment import etf1_flags
+
+    return etf1_flags(os.environ)
+
+
+@contextmanager
+def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iterator[Any]:
+    """A scheduler on the installation; raises Unavailable, soon, when there is none.
+
+    `store_alone`: the broker is not needed, and may be away.
+    """
+    from sendlater.client.scheduler import Scheduler
+    from sendlater.local.redis_server import embedded_url
+
+    if connection.url is not None:
+        with Scheduler(connection.url, token=token_of(connection)) as remote:
+            yield remote
+        return
+    settings = connection.settings()
+    url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
+    if not url and settings.pending == "redis":
+        raise Unavailable(
+            "no Redis is configured and no embedded one is running: start `sendlater serve`, "
+            "or give --redis URL"
+        )
+    if settings.on_kafka:
+        settings = settings.model_copy(update={"kafka": {"log_level": "0", **settings.kafka}})
+        if not store_alone:
+            _require_inboxes(settings)
+    with Scheduler(settings, redis_url=url or "") as scheduler:
+        yield scheduler
+
+
+def token_of(connection: Connection) -> str | None:
+    """The token for --url. Raises BadRequest when its file cannot be read."""
+    path = connection.token_file
+    try:
+        return None if path is None else path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"--token-file: cannot read {path}: {error}") from error
+
+
+def _require_inboxes(settings: Settings) -> None:
+    """Raises BrokerUnavailable in words; a producer would only go on trying, half a minute."""
+    from confluent_kafka import KafkaException
+
+    from sendlater.local.kafka_server import admin
+
+    where = f"Kafka at {settings.bootstrap_servers}"
+    try:
+        known = admin(settings.bootstrap_servers, settings.kafka).list_topics(
+            timeout=BROKER_TIMEOUT_S
+        )
+    except KafkaException as error:
+        raise BrokerUnavailable(f"{where} does not answer: {error.args[0].str()}") from error
+    missing = [inbox.topic for inbox in settings.inboxes if inbox.topic not in known.topics]
+    if missing:
+        raise BrokerUnavailable(
+            f"{where} has no topic {', '.join(missing)}: `sendlater serve` creates its inboxes"
+        )

@@ -1,0 +1,37 @@
+"""Commands that look after an installation: doctor, config."""
+
+import json
+
+from sendlater.cli.connection import (
+    FAILED,
+    HERE,
+    OK,
+    Connection,
+    Json,
+    app,
+    out,
+)
+
+
+@app.command
+def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
+    """Check what an installation needs, and say how to mend what is missing."""
+    from sendlater.doctor import checks
+
+    worst = OK
+    for finding in checks(connection.settings()):
+        mark = {True: "ok", None: "warn", False: "FAIL"}[finding.ok]
+        worst = FAILED if finding.ok is False else worst
+        if json_:
+            row = {
+                "check": finding.name,
+                "result": mark.lower(),
+                "found": finding.found,
+                "mend": finding.mend,
+            }
+            out.print(json.dumps(row))
+        else:
+            out.print(f"{mark:5} {finding.name}: {finding.found}")
+            if finding.ok is not True and finding.mend:
+                out.print(f"      {finding.mend}")
+    return worst

@@ -1,0 +1,72 @@
+"""Commands that change schedules: reschedule, deliver-now."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sendlater.cli.connection import (
+    HERE,
+    NOT_FOUND,
+    OK,
+    PARTLY,
+    Connection,
+    Json,
+    app,
+    open_scheduler,
+    out,
+)
+from sendlater.cli.output import id_of
+from sendlater.errors import BadRequest
+from sendlater.model import Moved
+
+
+@app.command
+def reschedule(
+    *ids: str,
+    delay: str | None = None,
+    at: str | None = None,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Give schedules another due time: moved, delivering (too late) or unknown.
+
+    Args:
+        ids: At least one.
+        delay: 90, 1.5, 15m, 2h30m or PT15M, from now.
+        at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
+    """
+    from sendlater.dialects import duration_ms, instant_ms
+    from sendlater.operations.requests import to_datetime
+
+    if (delay is None) == (at is None):
+        raise BadRequest(f"reschedule: expected one of --delay and --at, got {delay!r} and {at!r}")
+    now_ms = time.time_ns() // 1_000_000
+    due_ms = now_ms + duration_ms(delay) if delay is not None else instant_ms(at or "", now_ms)
+    due = to_datetime(due_ms)
+    return _each(ids, lambda scheduler, name: scheduler.reschedule(name, at=due), json_, connection)
+
+
+@app.command(name="deliver-now")
+def deliver_now(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
+    """Make schedules due at once: moved, delivering (they are already) or unknown."""
+    return _each(ids, lambda scheduler, name: scheduler.deliver_now(name), json_, connection)
+
+
+def _each(
+    ids: tuple[str, ...],
+    change: Callable[[Any, str], Moved],
+    json_: bool,
+    connection: Connection,
+) -> int:
+    if not ids:
+        raise BadRequest("expected at least one id")
+    with open_scheduler(connection) as scheduler:
+        answers = {name: change(scheduler, id_of(name)) for name in ids}
+    if json_:
+        out.print(json.dumps(answers), highlight=False)
+    else:
+        for name, answer in answers.items():
+            out.print(f"{name}\t{answer}", highlight=False, markup=False)
+    done = sum(answer is Moved.MOVED for answer in answers.values())
+    return OK if done == len(answers) else PARTLY if done else NOT_FOUND

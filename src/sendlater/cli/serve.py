@@ -1,0 +1,130 @@
+"""Commands that run something: the service, a Kafka, the demo, the loads."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from sendlater import __version__
+from sendlater.cli.connection import (
+    HERE,
+    OK,
+    Connection,
+    app,
+    err,
+    etf1_settings,
+)
+from sendlater.cli.signals import stop_on_signals
+from sendlater.config import Settings
+
+
+@app.command
+def serve(
+    *,
+    connection: Connection = HERE,
+    shards: int | None = None,
+    lanes: int | None = None,
+    data_dir: Path | None = None,
+    metrics_addr: str | None = None,
+    http: Annotated[str | None, Parameter(name="--http")] = None,
+    pending: Literal["redis", "buckets"] | None = None,
+    etf1: Annotated[bool, Parameter(negative="")] = False,
+    mini: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run the service until SIGTERM or SIGINT; a second one ends it at once.
+
+    Args:
+        shards: Parts of the pending store; fixed for the life of a space.
+        lanes: Delivery queries that overlap.
+        data_dir: Where the embedded Redis keeps its data.
+        metrics_addr: host:port of Prometheus metrics.
+        http: host:port of REST and the page; without: neither.
+        pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
+        etf1: Take the environment of an etf1 kafka-message-scheduler, and serve its REST API.
+        mini: Serve that REST API alone, with three schedules that renew themselves.
+    """
+    from sendlater.doctor import store_troubles
+    from sendlater.local.installation import Installation
+    from sendlater.service.bucket_service import BucketService
+    from sendlater.service.service import Service
+
+    settings = connection.settings(
+        shards=shards,
+        lanes=lanes,
+        data_dir=data_dir,
+        metrics_addr=metrics_addr,
+        http_addr=http,
+        pending=pending,
+        **(etf1_settings() if etf1 or mini else {}),
+    )
+    stop = stop_on_signals()
+    if mini:
+        return _serve_mini(settings, stop)
+    installation = Installation.prepare(settings)
+    doors = ExitStack()
+    try:
+        if settings.pending == "redis":
+            for trouble in store_troubles(installation.redis_url):
+                told = f"warning: {trouble.name}: {trouble.found}. {trouble.mend}"
+                err.print(told, style="yellow")
+        doors.enter_context(_http(settings, installation.redis_url))
+        if settings.pending == "buckets":
+            service: Service | BucketService = BucketService(settings, installation)
+        else:
+            service = Service(settings, installation, etf1=os.environ if etf1 else None)
+        _run(service, stop)
+    finally:
+        doors.close()
+        installation.close()
+    return OK
+
+
+def _run(service: Any, stop: threading.Event) -> None:
+    """Start it, keep it running until `stop`, end it gracefully; at once when something fails."""
+    try:
+        if not service.start(stop=stop, on_standby=_stands_by):
+            service.close()
+            return
+        where = service.settings.bootstrap_servers or "topics on Redis"
+        err.print(f"sendlater {__version__} is ready: space {service.settings.space!r}, {where}")
+        service.watch(stop)
+        err.print("stopping: finishing what is claimed")
+        service.stop()
+    except BaseException:
+        service.close()
+        raise
+
+
+def _serve_mini(settings: Settings, stop: threading.Event) -> int:
+    from sendlater.etf1.http import Etf1Server
+    from sendlater.etf1.mini import Mini
+
+    server = Etf1Server(settings, Mini(), environment=os.environ)
+    err.print(f"sendlater {__version__} is ready: three schedules at {server.server_address}")
+    stop.wait()
+    server.close()
+    return OK
+
+
+def _stands_by() -> None:
+    err.print(f"sendlater {__version__} stands by: another service is active")
+
+
+@contextmanager
+def _http(settings: Any, redis_url: str) -> Iterator[None]:
+    """REST and the page, where an address is set."""
+    if not settings.http_addr:
+        yield
+        return
+    from sendlater.server.process import HttpProcess
+
+    process = HttpProcess(settings, redis_url=redis_url)
+    err.print(f"page and REST at {process.url}", highlight=False)
+    try:
+        yield
+    finally:
+        process.close()

@@ -1,0 +1,201 @@
+"""Commands about records on topics: tail, dead list, dead redrive, rejected list."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from cyclopts import App
+
+from sendlater.cli.connection import (
+    FAILED,
+    HERE,
+    NOT_FOUND,
+    OK,
+    PARTLY,
+    Connection,
+    Json,
+    app,
+    err,
+    open_scheduler,
+    out,
+)
+from sendlater.cli.output import text_of, time_of
+from sendlater.errors import BadRequest
+
+dead_app = App(name="dead", help="Events whose handler has given up.")
+rejected_app = App(name="rejected", help="Records that could not be scheduled.")
+app.command(dead_app)
+app.command(rejected_app)
+
+
+@app.command
+def tail(
+    topic: str,
+    *,
+    from_start: bool = False,
+    count: int | None = None,
+    connection: Connection = HERE,
+) -> int:
+    """Follow a topic: each record as a line of JSON, until interrupted.
+
+    Args:
+        topic: Target topic, or any other.
+        from_start: From the first record kept, not from now.
+        count: End after so many.
+    """
+    left = count
+    with open_scheduler(connection) as scheduler:
+        for some in _coming(scheduler, topic, from_start=from_start):
+            for record in some:
+                if left == 0:
+                    return OK
+                out.file.write(json.dumps(_as_json(record)) + "\n")
+                left = None if left is None else left - 1
+            out.file.flush()
+            if left == 0:
+                return OK
+    return OK
+
+
+@dead_app.command(name="list")
+def dead_list(
+    *,
+    topic: str | None = None,
+    limit: int = 100,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """The last dead events, oldest first.
+
+    Args:
+        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
+        limit: Most to show.
+    """
+    topic = topic or connection.settings().dead_topic
+    columns = {"type": "event-type", "id": "event-id", "error": "event-error"}
+    with open_scheduler(connection) as scheduler:
+        return _show(_last(scheduler, topic, limit), columns, json_)
+
+
+@dead_app.command
+def redrive(
+    *places: str,
+    topic: str | None = None,
+    all: bool = False,
+    limit: int = 1_000,
+    connection: Connection = HERE,
+) -> int:
+    """Send dead events to their handlers once more, with all attempts before them.
+
+    Args:
+        places: `partition/position`, as `dead list` shows them.
+        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
+        all: All of the last ones; they stay listed, so not twice.
+        limit: How far back to look.
+    """
+    if bool(places) == all:
+        raise BadRequest("dead redrive: expected places (partition/position) or --all")
+    from sendlater.client.events import alive_again
+
+    topic = topic or connection.settings().dead_topic
+    done, missing = 0, set(places)
+    with open_scheduler(connection) as scheduler:
+        events = {}
+        for record in _last(scheduler, topic, limit):
+            place = f"{record.partition}/{record.position}"
+            if not all and place not in missing:
+                continue
+            missing.discard(place)
+            again = alive_again(record)
+            if again is None:
+                err.print(f"{place}: no event: it has no header event-type", highlight=False)
+            else:
+                events[place] = again
+        skipped = _send_again(scheduler, topic, events)
+        for place, event in events.items():
+            if place in skipped:
+                err.print(f"{place}: {skipped[place]}", highlight=False)
+            else:
+                out.print(f"{place}\t{event.topic}", highlight=False, markup=False)
+                done += 1
+    for place in sorted(missing):
+        err.print(f"{place}: not among the last {limit} of {topic}", highlight=False)
+    if missing:
+        return PARTLY if done else NOT_FOUND
+    return OK if done or all else FAILED
+
+
+@rejected_app.command(name="list")
+def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connection = HERE) -> int:
+    """The last rejected records, oldest first, and why.
+
+    Args:
+        limit: Most to show.
+    """
+    columns = {
+        "reason": "sendlater-rejected",
+        "from": "sendlater-origin",
+        "detail": "sendlater-rejected-detail",
+    }
+    with open_scheduler(connection) as scheduler:
+        return _show(_last(scheduler, None, limit), columns, json_)
+
+
+def _last(scheduler: Any, topic: str | None, limit: int) -> list[Any]:
+    """The last records of a topic; without one, of the rejected topic."""
+    from sendlater.operations.read_topics import last_records
+
+    if limit < 1:
+        raise BadRequest(f"limit: expected 1 or more, got {limit}")
+    if scheduler.remote is not None:
+        found: list[Any] = scheduler.remote.last_records(topic, count_max=limit)
+        return found
+    name = scheduler.settings.rejected_topic if topic is None else topic
+    return last_records(scheduler.broker, name, count_max=limit)
+
+
+def _coming(scheduler: Any, topic: str, *, from_start: bool) -> Iterator[list[Any]]:
+    from sendlater.operations.read_topics import coming_records
+
+    if scheduler.remote is not None:
+        coming: Iterator[list[Any]] = scheduler.remote.coming_records(topic, from_start=from_start)
+        return coming
+    return coming_records(scheduler.broker, topic, stop=threading.Event(), from_start=from_start)
+
+
+def _send_again(scheduler: Any, topic: str, events: dict[str, Any]) -> dict[str, str]:
+    """Send events to their handlers; those that could not be, and why."""
+    if scheduler.remote is not None:
+        skipped: dict[str, str] = scheduler.remote.redrive(topic, list(events))
+        return skipped
+    for event in events.values():
+        scheduler.broker.send(event)
+    scheduler.broker.flush()
+    return {}
+
+
+def _show(records: list[Any], columns: dict[str, str], json_: bool) -> int:
+    for record in records:
+        if json_:
+            line = json.dumps(_as_json(record))
+        else:
+            cells = [text_of(record.header(name)) or "-" for name in columns.values()]
+            place = f"{record.partition}/{record.position}"
+            size = f"{len(record.value or b'')} bytes"
+            line = "\t".join((place, time_of(record.timestamp_ms), *cells, size))
+        # Not through rich: it would cut places short, and they are to be copied.
+        out.file.write(line + "\n")
+    err.print(f"{len(records)} shown")
+    return OK
+
+
+def _as_json(record: Any) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "place": f"{record.partition}/{record.position}",
+        "time": time_of(record.timestamp_ms),
+        "key": text_of(record.key),
+        "value": text_of(record.value),
+        "headers": [[name, text_of(value)] for name, value in record.headers],
+    }

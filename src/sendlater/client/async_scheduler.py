@@ -1,0 +1,164 @@
+"""The client for asyncio: the same plans and transports, in threads where they would block."""
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from sendlater.client.backoff import Backoff
+from sendlater.client.scheduled import Page, Scheduled
+from sendlater.client.scheduler import RETRY, SEND_TIMEOUT_S, Scheduler, now_ms
+from sendlater.errors import BrokerUnavailable
+from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.operations.requests import Delay, Message, plan_send
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
+
+T = TypeVar("T")
+THREAD_COUNT = 16
+"""Calls that wait at the same time; more take turns."""
+ASYNC_CHUNK_COUNT = 10_000
+"""Messages of an async iterable that are handed over together."""
+
+
+class AsyncScheduled(Scheduled):
+    """The same with coroutines."""
+
+    _owner: "AsyncScheduler"  # type: ignore[assignment]
+
+    async def cancel(self) -> Cancelled:  # type: ignore[override]
+        """See Scheduler.cancel."""
+        return await self._owner.cancel(self.id)
+
+    async def reschedule(  # type: ignore[override]
+        self, *, delay: Delay | None = None, at: datetime | None = None
+    ) -> Moved:
+        """See Scheduler.reschedule; `due_at` follows when it has moved."""
+        sync = self._owner.sync
+        return self._follow(*await self._owner._call(sync._reschedule, self.id, delay=delay, at=at))
+
+    async def deliver_now(self) -> Moved:  # type: ignore[override]
+        """See Scheduler.deliver_now."""
+        return await self._owner.deliver_now(self.id)
+
+
+OnAsyncSent = Callable[[Exception | None, AsyncScheduled], None]
+"""Called once the schedule was taken (None) or refused."""
+
+
+class AsyncScheduler:
+    """The same as Scheduler, its methods being coroutines; they block no event loop."""
+
+    def __init__(self, where: "Settings | str | None" = None, **arguments: Any) -> None:
+        """The arguments of Scheduler. Connects at once: make it before the loop is busy."""
+        self.sync = Scheduler(where, **arguments)
+        # Threads of our own: those of the loop may be busy with what the caller lets them do.
+        self._threads = ThreadPoolExecutor(THREAD_COUNT, "sendlater-asyncio")
+
+    async def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(function, *arguments, **named))
+
+    async def send_later(
+        self,
+        topic: str,
+        value: bytes | str,
+        *,
+        wait: bool = True,
+        on_sent: "OnAsyncSent | None" = None,
+        **arguments: Any,
+    ) -> AsyncScheduled:
+        """See Scheduler.send_later; `on_sent` is a function that is called in the loop."""
+        schedule = plan_send(topic, value, now_ms=now_ms(), **arguments)
+        scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+        if wait:
+            await self.submit(schedule)
+            if on_sent is not None:
+                on_sent(None, scheduled)
+            return scheduled
+        loop = asyncio.get_running_loop()
+
+        def told(error: Exception | None) -> None:
+            assert on_sent is not None, "asked for below only then"
+            loop.call_soon_threadsafe(on_sent, error, scheduled)
+
+        await self._call(self.sync.send_aside, schedule, told if on_sent is not None else None)
+        return scheduled
+
+    async def submit(self, schedule: Schedule) -> None:
+        """Hand a schedule over as it is, and wait until it was taken."""
+        # Handing over to a producer with room in its queue costs less than changing threads.
+        if self.sync._transport.ready():
+            future = self.sync._submit(schedule)
+        else:
+            future = await self._call(self.sync._submit, schedule)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(future), SEND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
+
+    async def forget(self, schedule_id: bytes) -> None:
+        """Cancel without asking whether it was there: does not wait for intake."""
+        await self._call(self.sync._transport.forget, schedule_id)
+
+    async def send_many(self, messages: Iterable[Message] | AsyncIterable[Message]) -> int:
+        """See Scheduler.send_many; takes async iterables too."""
+        if not isinstance(messages, AsyncIterable):
+            return await self._call(self.sync.send_many, messages)
+        count, chunk = 0, []
+        async for message in messages:
+            chunk.append(message)
+            if len(chunk) == ASYNC_CHUNK_COUNT:
+                count += await self._call(self.sync.send_many, chunk)
+                chunk = []
+        return count + await self._call(self.sync.send_many, chunk)
+
+    async def retry(
+        self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None
+    ) -> AsyncScheduled:
+        """See Scheduler.retry."""
+        found = await self._call(self.sync.retry, message, backoff=backoff, id=id)
+        return AsyncScheduled(self, found.schedule)  # type: ignore[arg-type]
+
+    async def cancel(self, id: str) -> Cancelled:
+        """See Scheduler.cancel."""
+        return await self._call(self.sync.cancel, id)
+
+    async def reschedule(
+        self, id: str, *, delay: Delay | None = None, at: datetime | None = None
+    ) -> Moved:
+        """See Scheduler.reschedule."""
+        return await self._call(self.sync.reschedule, id, delay=delay, at=at)
+
+    async def deliver_now(self, id: str) -> Moved:
+        """See Scheduler.deliver_now."""
+        return await self._call(self.sync.deliver_now, id)
+
+    async def get(self, id: str) -> AsyncScheduled | None:
+        """See Scheduler.get."""
+        found = await self._call(self.sync.get, id)
+        return None if found is None else AsyncScheduled(self, found.schedule)  # type: ignore[arg-type]
+
+    async def list(self, **query: Any) -> Page[AsyncScheduled]:
+        """See Scheduler.list."""
+        page = await self._call(lambda: self.sync.list(**query))
+        items = [AsyncScheduled(self, one.schedule) for one in page.items]  # type: ignore[arg-type]
+        return Page(items, page.next_cursor)
+
+    async def flush(self) -> None:
+        """See Scheduler.flush."""
+        await self._call(self.sync.flush)
+
+    async def close(self) -> None:
+        """See Scheduler.close."""
+        await self._call(self.sync.close)
+        self._threads.shutdown()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,281 @@
+"""One event type at work: a thread that reads, a bounded number of handlers, what becomes of each.
+
+Types share nothing but the client they re-schedule with, so a slow one blocks no other.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sendlater.brokers.broker import Arrived
+from sendlater.brokers.group_reader import GroupReader
+from sendlater.client.backoff import Backoff
+from sendlater.client.etf1_records import (
+    header,
+    retried,
+)
+from sendlater.client.event_codec import Codec, shape_of
+from sendlater.client.events import Context, context_of, retry_id
+from sendlater.clock import SystemClock
+from sendlater.dialects.names import EVENT_ERROR, EVENT_ID, EVENT_TYPE
+from sendlater.errors import NoAttemptsLeft
+from sendlater.model import Record, Schedule
+
+ERROR_CHARS_MAX = 1_000
+POLL_S = 0.2
+"""Longest wait for the next event; what is done is committed as often."""
+FULL_S = 0.5
+"""How often the reader shows itself to its group while there is no room."""
+AGAIN_S = 0.2
+"""First pause before Kafka or Redis is asked again; doubled each time, up to AGAIN_S_MAX."""
+AGAIN_S_MAX = 10.0
+UNREAD_S = 2.0
+"""How often the records on the topic that nobody has read yet are counted."""
+PARALLELISM_MAX = 1_000
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one type since it was added, and how it stands."""
+
+    taken: int = 0
+    succeeded: int = 0
+    retried: int = 0
+    dead: int = 0
+    ready: int = 0
+    """Events on the topic whose handling has not begun; those not read yet are counted now and
+    then, and on Redis up to 1,000 a partition."""
+    in_flight: int = 0
+    seconds: float = 0.0
+    """Time spent in the handler, in all."""
+    error: str = ""
+    """Why nothing can be read or re-scheduled at the moment; empty when all is well."""
+
+
+Forward = Callable[[Schedule], Awaitable[None]]
+"""Hands a schedule over; raises Unavailable."""
+
+
+class EventWorker:
+    """One type. `start`, then `stop`; both on the same loop."""
+
+    def __init__(
+        self,
+        type_: str,
+        function: Callable[..., Any],
+        *,
+        reader: GroupReader,
+        forward: Forward,
+        codec: Codec,
+        parallelism: int,
+        retry: Backoff,
+        timeout_s: float,
+        dead_topic: str,
+    ) -> None:
+        self.type, self.function = type_, function
+        self.hint, self.wants_context = shape_of(function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.reader, self.forward, self.codec = reader, forward, codec
+        self.parallelism, self.retry, self.timeout_s = parallelism, retry, timeout_s
+        self.dead_topic = dead_topic
+        self.tally = Tally()
+        self._ready: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._unread, self._counted_s = 0, 0.0
+        self._reader = ThreadPoolExecutor(1, f"read-{type_}")
+        self._threads = ThreadPoolExecutor(parallelism, f"handle-{type_}")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to read and to handle."""
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self.parallelism)]
+        self._fetching = asyncio.create_task(self._fetch())
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Take nothing new, give what is under way `drain_s` to end, commit, leave the group."""
+        self._stopping.set()
+        self._room.set()
+        await self._fetching
+        while not self._ready.empty():
+            self._ready.get_nowait()  # never begun, so somebody else's soon
+        for _ in self._tasks:
+            self._ready.put_nowait(None)
+        _, left = await asyncio.wait(self._tasks, timeout=drain_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._reader, self.reader.close)
+        except Exception as error:
+            _log.warning("left without committing", type=self.type, cause=str(error))
+        self._reader.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def _fetch(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = AGAIN_S
+        while not self._stopping.is_set():
+            room = self.parallelism - self._ready.qsize()
+            if room <= 0:
+                self._room.clear()
+                await _wait(self._room, FULL_S)
+            try:
+                found = await loop.run_in_executor(self._reader, self._poll, max(0, room))
+            except Exception as error:
+                self.tally.error = f"cannot read: {error}"
+                _log.warning("cannot read events", type=self.type, cause=str(error))
+                await _wait(self._stopping, pause_s)
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+                continue
+            if self.tally.error.startswith("cannot read"):
+                self.tally.error = ""
+            pause_s = AGAIN_S
+            for record in found:
+                self._ready.put_nowait(record)
+            self.tally.taken += len(found)
+            self.tally.ready = self._ready.qsize() + self._unread
+
+    def _poll(self, count_max: int) -> list[Arrived]:
+        found = self.reader.poll(count_max, timeout_s=POLL_S if count_max else 0.0)
+        self._unread = max(0, self._unread - len(found))
+        if time.monotonic() - self._counted_s > UNREAD_S:
+            self._unread, self._counted_s = self.reader.unread(), time.monotonic()
+        return found
+
+    # --- handling -------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while (record := await self._ready.get()) is not None:
+            self._room.set()
+            self.tally.ready = self._ready.qsize() + self._unread
+            if self._stopping.is_set():
+                return
+            self.tally.in_flight += 1
+            try:
+                if await self._handle(record):
+                    self.reader.done(record)
+            except Exception as error:  # nobody's but ours; the worker goes on
+                self.tally.error = f"cannot handle: {_told(error)}"
+                _log.exception("an event is left as it is", type=self.type)
+            finally:
+                self.tally.in_flight -= 1
+
+    async def _handle(self, record: Arrived) -> bool:
+        """Whether it need not come again: succeeded, re-scheduled or dead."""
+        context = context_of(self.type, record)
+        try:
+            event = self.codec.decode(record.value or b"", self.hint)
+        except Exception as error:
+            return await self._bury(record, f"cannot be decoded: {error}")
+        began = time.monotonic()
+        overdue: asyncio.Future[Any] | None = None
+        failure = ""
+        try:
+            arguments = (event, context) if self.wants_context else (event,)
+            async with asyncio.timeout(self.timeout_s):
+                if self.is_async:
+                    answer = await self.function(*arguments)
+                else:
+                    loop = asyncio.get_running_loop()
+                    overdue = loop.run_in_executor(self._threads, self.function, *arguments)
+                    answer = await asyncio.shield(overdue)
+                    if inspect.isawaitable(answer):  # an async function in a plain wrapper
+                        answer = await answer
+            if answer is False:
+                failure = "the handler returned False"
+        except TimeoutError as error:
+            spent = time.monotonic() - began >= self.timeout_s
+            failure = f"no end within {self.timeout_s:g} s" if spent else _told(error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            failure = _told(error)  # something the handler waited for, not this worker
+        except Exception as error:
+            failure = _told(error)
+        self.tally.seconds += time.monotonic() - began
+        if not failure:
+            self.tally.succeeded += 1
+            return True
+        settled = await self._fail(record, context, failure)
+        if overdue is not None and not overdue.done():
+            # A thread cannot be ended: it keeps its place, so that no more run than may.
+            await asyncio.wait({overdue})
+        return settled
+
+    async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
+        now_ms = SystemClock().now_ms()
+        try:
+            again, due_ms = retried(record, backoff=self.retry, now_ms=now_ms)
+        except NoAttemptsLeft:
+            return await self._bury(record, failure)
+        if header(again.headers, EVENT_ID) is None:
+            again.headers.append((EVENT_ID, context.id.encode()))
+        _log.info(
+            "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
+        )
+        schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
+        if settled := await self._insist(schedule):
+            self.tally.retried += 1
+        return settled
+
+    async def _bury(self, record: Arrived, failure: str) -> bool:
+        """To the dead-letter topic: a schedule due now, as any other."""
+        context = context_of(self.type, record)
+        headers = [pair for pair in record.headers if pair[0] not in (EVENT_ERROR, EVENT_TYPE)]
+        headers += [
+            (EVENT_TYPE, self.type.encode()),
+            (EVENT_ERROR, failure[:ERROR_CHARS_MAX].encode(errors="replace")),
+        ]
+        if header(headers, EVENT_ID) is None:
+            headers.append((EVENT_ID, context.id.encode()))
+        dead = Record(
+            topic=self.dead_topic, value=record.value or b"", key=record.key, headers=headers
+        )
+        place = f"{record.topic}/{record.partition}/{record.position}"
+        schedule = Schedule(id=f"dead:{place}".encode(), due_ms=SystemClock().now_ms(), record=dead)
+        if settled := await self._insist(schedule):
+            self.tally.dead += 1
+            _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
+        return settled
+
+    async def _insist(self, schedule: Schedule) -> bool:
+        """Hand over, however often it takes; False when stopped before that."""
+        pause_s = AGAIN_S
+        while True:
+            try:
+                await self.forward(schedule)
+            except Exception as error:
+                self.tally.error = f"cannot re-schedule: {error}"
+                _log.warning("cannot re-schedule an event", type=self.type, cause=str(error))
+                if await _wait(self._stopping, pause_s):
+                    return False
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            else:
+                if self.tally.error.startswith("cannot re-schedule"):
+                    self.tally.error = ""
+                return True
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether the event was set in time."""
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    return True

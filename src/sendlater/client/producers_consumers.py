@@ -1,0 +1,275 @@
+"""Producers and consumers in confluent-kafka's shape, on Kafka or on Redis: the address decides.
+
+What is written against them for development on Redis runs on Kafka when `bootstrap.servers` names
+brokers in place of a Redis URL. On Redis they have what is used most: see docs/topics-on-redis.md.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import confluent_kafka
+
+from sendlater.brokers.redis import RedisBroker
+from sendlater.client.open_transport import REDIS_SCHEMES
+from sendlater.errors import BadSettings
+from sendlater.model import Headers, Record
+from sendlater.operations.requests import AnyHeaders, to_bytes, to_headers
+from sendlater.topics import Consumer, TopicRecord, Topics
+
+SERVERS = "bootstrap.servers"
+OURS = "sendlater."
+"""What a Kafka does not know: told to topics on Redis, kept from Kafka's clients."""
+SPACE = "sendlater.space"
+"""Option, on Redis alone: the space the topics are in."""
+LIMITS = {
+    "sendlater.partitions": "partitions_default",
+    "sendlater.retention.ms": "retention_ms",
+    "sendlater.length.max": "length_max",
+    "sendlater.write.attempts.max": "write_attempts_max",
+}
+"""Limits of Topics by their names in a configuration."""
+OnDelivery = Callable[[Any, Any], None]
+
+
+def open_producer(config: Mapping[str, Any]) -> Any:
+    """confluent-kafka's Producer, or one of the same shape for topics on Redis.
+
+    Options of Kafka's mean nothing on Redis and are passed over. Raises BadSettings.
+    """
+    if _is_redis(config):
+        return TopicsProducer(config)
+    return confluent_kafka.Producer(_kafka(config))
+
+
+def open_consumer(config: Mapping[str, Any]) -> Any:
+    """confluent-kafka's Consumer, or one of the same shape. A new group starts at the beginning on
+    Redis, whatever `auto.offset.reset` says."""
+    if _is_redis(config):
+        return TopicsConsumer(config)
+    return confluent_kafka.Consumer(_kafka(config))
+
+
+class TopicMessage:
+    """A record of a topic on Redis in the shape of confluent-kafka's Message."""
+
+    def __init__(self, record: TopicRecord) -> None:
+        self.record = record
+
+    def topic(self) -> str:
+        """Its topic."""
+        return self.record.topic
+
+    def partition(self) -> int:
+        """Its partition."""
+        return self.record.partition
+
+    def offset(self) -> int:
+        """Its position: grows, but is not consecutive."""
+        return self.record.position
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        """Its payload."""
+        return self.record.value
+
+    def headers(self) -> Headers | None:
+        """Its headers; None when it has none."""
+        return list(self.record.headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """Type (log append time) and milliseconds."""
+        return confluent_kafka.TIMESTAMP_LOG_APPEND_TIME, self.record.timestamp_ms
+
+    def error(self) -> None:
+        """Errors are raised."""
+
+    def __len__(self) -> int:
+        return len(self.record.value or b"")
+
+
+class TopicsProducer:
+    """`confluent_kafka.Producer` on topics on Redis. What is produced is written by `flush`, by
+    `poll`, and by every 500th `produce`. Where confluent-kafka only calls back with an error, this
+    raises BrokerUnavailable too."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._broker = RedisBroker(_topics(config))
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int = 0,  # noqa: ARG002
+        headers: AnyHeaders | None = None,
+    ) -> None:
+        """Hand a record over; `timestamp` is Redis' own. Raises BadRequest, BrokerUnavailable."""
+        record = Record(
+            topic=topic,
+            value=to_bytes(value, what="value"),
+            key=to_bytes(key, what="key"),
+            headers=to_headers(headers or ()),
+            partition=None if partition < 0 else partition,
+        )
+        told = on_delivery or callback
+
+        def done(error: Exception | None, number: int, position: int) -> None:
+            if told is not None:
+                placed = TopicRecord(
+                    topic=topic,
+                    partition=number,
+                    position=position,
+                    timestamp_ms=position >> 20,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
+                )
+                told(error, TopicMessage(placed))
+
+        self._broker.send(record, on_done=done)
+
+    def poll(self, timeout: float = 0) -> int:  # noqa: ARG002
+        """Write what is waiting; how many that were."""
+        before = len(self)
+        self._broker.flush()
+        return before
+
+    def flush(self, timeout: float = -1) -> int:
+        """Write what is waiting; how many are left, that is none."""
+        self.poll(timeout)
+        return len(self)
+
+    def close(self) -> None:
+        """Flush and let go."""
+        self._broker.close()
+
+    def __len__(self) -> int:
+        return self._broker.waiting
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TopicsConsumer:
+    """`confluent_kafka.Consumer` on topics on Redis: a member of a group.
+
+    With `enable.auto.commit`, the default, a call of `poll` or `consume` says that what earlier
+    calls gave is done; otherwise `commit` does. What was never committed goes to another member.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        group = config.get("group.id")
+        if not group:
+            raise BadSettings("group.id: expected the name of a group, got none")
+        self._group = str(group)
+        self._auto = str(config.get("enable.auto.commit", "true")).lower() == "true"
+        self._topics = _topics(config)
+        self._consumer: Consumer | None = None
+        self._given: dict[tuple[str, int], list[TopicRecord]] = defaultdict(list)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Take part in reading these."""
+        self.unsubscribe()
+        self._consumer = Consumer(self._topics, self._group, subscribe=list(topics))
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        if self._consumer is not None:
+            self._leave()
+
+    def poll(self, timeout: float | None = None) -> TopicMessage | None:
+        """The next record, None after `timeout` seconds."""
+        found = self.consume(1, timeout)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[TopicMessage]:
+        """Up to so many, as soon as there are any."""
+        if self._consumer is None:
+            raise BadSettings("expected subscribe before poll")
+        if self._auto:
+            self.commit()
+        deadline = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        while True:
+            left_s = 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+            records = self._consumer.poll(num_messages, timeout_ms=int(min(left_s, 1.0) * 1_000))
+            for record in records:
+                self._given[record.topic, record.partition].append(record)
+            if records or left_s == 0:
+                return [TopicMessage(record) for record in records]
+
+    def commit(self, message: TopicMessage | None = None, *, asynchronous: bool = True) -> None:  # noqa: ARG002
+        """Say that what was given is done: all of it, or up to a message in its partition."""
+        assert self._consumer is not None, "subscribe comes first"
+        if message is None:
+            done = [record for some in self._given.values() for record in some]
+            self._given.clear()
+        else:
+            some = self._given[message.topic(), message.partition()]
+            done = [record for record in some if record.position <= message.offset()]
+            self._given[message.topic(), message.partition()] = some[len(done) :]
+        self._consumer.ack(done)
+
+    def seek_to_start(self) -> None:
+        """Take the whole group back to the first record still kept."""
+        assert self._consumer is not None, "subscribe comes first"
+        self._given.clear()
+        self._consumer.seek_to_start()
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """Take the whole group to the first record of that instant or later."""
+        assert self._consumer is not None, "subscribe comes first"
+        self._given.clear()
+        self._consumer.seek(timestamp_ms)
+
+    def close(self) -> None:
+        """Commit where that is automatic, give back the rest, leave."""
+        if self._consumer is not None:
+            self._leave()
+        self._topics.close()
+
+    def _leave(self) -> None:
+        assert self._consumer is not None
+        if self._auto:
+            self.commit()
+        self._consumer.give_back([record for some in self._given.values() for record in some])
+        self._given.clear()
+        self._consumer.close()
+        self._consumer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _is_redis(config: Mapping[str, Any]) -> bool:
+    return str(config.get(SERVERS, "")).startswith(REDIS_SCHEMES)
+
+
+def _kafka(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if not name.startswith(OURS)}
+
+
+def _topics(config: Mapping[str, Any]) -> Topics:
+    limits = {}
+    for name, value in config.items():
+        if not name.startswith(OURS) or name == SPACE:
+            continue
+        if name not in LIMITS:
+            raise BadSettings(f"{name}: expected {SPACE}, {', '.join(LIMITS)}")
+        if not str(value).isdigit() or int(value) < 1:
+            raise BadSettings(f"{name}: expected a number from 1 on, got {value!r}")
+        limits[LIMITS[name]] = int(value)
+    return Topics(str(config[SERVERS]), space=str(config.get(SPACE, "sendlater")), **limits)

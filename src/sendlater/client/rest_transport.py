@@ -1,0 +1,263 @@
+"""How the client reaches an installation over its REST interface (docs/rest.md has the format)."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx2
+
+from sendlater.errors import BadRequest, BadSettings, Unavailable
+from sendlater.limits import BULK_IDS_MAX
+from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
+from sendlater.operations.requests import Query, chunks, id_text, to_datetime, to_id
+from sendlater.operations.transport import Done
+
+if TYPE_CHECKING:
+    from sendlater.brokers.broker import Arrived
+
+TIMEOUT_S = 45.0
+"""Longest wait for an answer: longer than the server waits for intake."""
+CONNECTIONS_MAX = 32
+MANY_COUNT = 500
+"""Schedules in one request of `send_many`."""
+TRY_AGAIN = (408, 425, 429)
+"""Refusals that are no fault of the request; so is everything from 500."""
+AWAY = HTTPStatus.SERVICE_UNAVAILABLE
+PATH = "/v1/schedules"
+RECORDS = "/v1/records"
+FOLLOW_WAIT_S = 5
+"""How long one request waits for the next record of a topic."""
+
+
+class HttpTransport:
+    """See Transport. The server checks; what it refuses as wrong raises BadRequest here."""
+
+    def __init__(self, url: str, *, token: str | None) -> None:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        limits = httpx2.Limits(max_connections=CONNECTIONS_MAX)
+        try:
+            self._client = httpx2.Client(
+                base_url=url, headers=headers, timeout=TIMEOUT_S, limits=limits
+            )
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise BadSettings(f"expected an http:// address, got {url!r}: {error}") from error
+
+    def send(self, schedule: Schedule, *, done: Done) -> None:
+        """See Transport. Waits for the answer."""
+        self._call("POST", PATH, json=_to_json(schedule))
+        done(None)
+
+    def send_many(self, schedules: Iterable[Schedule]) -> int:
+        """See Transport."""
+        count = 0
+        for chunk in chunks(schedules, count_max=MANY_COUNT):
+            lines = b"".join(json.dumps(_to_json(one)).encode() + b"\n" for one in chunk)
+            answer = self._call(
+                "POST", PATH, content=lines, headers={"Content-Type": "application/x-ndjson"}
+            )
+            refused = answer.get("refused") or []
+            if refused:
+                away = [one for one in refused if one.get("status") == AWAY]
+                first = (away or refused)[0]
+                told = f"{len(refused)} refused, the first: {first.get('detail', first)}"
+                raise Unavailable(told) if away else BadRequest(told)
+            count += len(chunk)
+        return count
+
+    def ready(self) -> bool:
+        """See Transport."""
+        return False
+
+    def cancel(self, schedule_id: bytes) -> Cancelled:
+        """See Transport."""
+        answer = self._call("DELETE", _path(schedule_id), ok=(404, 409))
+        return Cancelled(answer.get("answer", "unknown"))
+
+    def forget(self, schedule_id: bytes) -> None:
+        """See Transport."""
+        self.cancel(schedule_id)
+
+    def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
+        """See Transport."""
+        answer = self._call("PATCH", _path(schedule_id), ok=(404, 409), json={"due_ms": due_ms})
+        return Moved(answer.get("answer", "unknown"))
+
+    def deliver_now(self, schedule_id: bytes) -> Moved:
+        """See Transport."""
+        answer = self._call("POST", _path(schedule_id) + ":deliver-now", ok=(404, 409))
+        return Moved(answer.get("answer", "unknown"))
+
+    def get(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        found = self._call("GET", _path(schedule_id), ok=(404,))
+        return _from_json(found) if "due_ms" in found else None
+
+    def page(self, query: Query) -> tuple[list[Schedule], str | None]:
+        """See Transport."""
+        asked: dict[str, Any] = {
+            "due_from": to_datetime(query.due_from_ms).isoformat() if query.due_from_ms else None,
+            "due_to": None if query.due_to_ms is None else to_datetime(query.due_to_ms).isoformat(),
+            "id_prefix": id_text(query.id_prefix) or None,
+            "topic": query.topic,
+            "limit": query.limit,
+            "cursor": query.cursor,
+        }
+        found = self._call(
+            "GET", PATH, params={name: value for name, value in asked.items() if value is not None}
+        )
+        return [_from_json(item) for item in found["items"]], found.get("next_cursor")
+
+    def stats(self) -> dict[str, Any]:
+        """The server's numbers, as GET /v1/stats gives them."""
+        return self._call("GET", "/v1/stats")
+
+    def last_records(self, topic: str | None, *, count_max: int) -> list["Arrived"]:
+        """The last records of a topic by time, oldest first; without one, of the rejected topic."""
+        asked = {"limit": count_max} | ({} if topic is None else {"topic": topic})
+        found = self._call("GET", RECORDS, params=asked)["items"]
+        return [_to_arrived(told) for told in reversed(found)]
+
+    def coming_records(self, topic: str, *, from_start: bool) -> Iterator[list["Arrived"]]:
+        """Records from now on, or from the start of what is kept, without end; empty lists too."""
+        asked: dict[str, Any] = {"topic": topic, "wait": FOLLOW_WAIT_S, "from_start": from_start}
+        while True:
+            told = self._call("GET", f"{RECORDS}:follow", params=asked)
+            yield [_to_arrived(one) for one in told["items"]]
+            asked["cursor"] = told["cursor"]
+
+    def redrive(self, topic: str, places: Sequence[str]) -> dict[str, str]:
+        """Have records of a topic scheduled anew; places that could not be, and why."""
+        skipped: dict[str, str] = {}
+        for first in range(0, len(places), BULK_IDS_MAX):
+            asked = {"topic": topic, "places": places[first : first + BULK_IDS_MAX]}
+            answer = self._call("POST", f"{RECORDS}:redrive", json=asked)
+            skipped |= {one["place"]: one["detail"] for one in answer["skipped"]}
+        return skipped
+
+    def flush(self) -> None:
+        """See Transport. Every call has waited already."""
+
+    def close(self) -> None:
+        """See Transport."""
+        self._client.close()
+
+    def _call(
+        self, method: str, path: str, *, ok: tuple[int, ...] = (), **arguments: Any
+    ) -> dict[str, Any]:
+        """The JSON object answered. Raises BadRequest or Unavailable with the server's words."""
+        try:
+            answer = self._client.request(method, path, **arguments)
+        except httpx2.HTTPError as error:
+            where = self._client.base_url
+            raise Unavailable(
+                f"{where} does not answer: {error or type(error).__name__}"
+            ) from error
+        try:
+            told = answer.json()
+        except ValueError:
+            told = {}
+        if not isinstance(told, dict):
+            told = {}
+        status = answer.status_code
+        if status < 300 or status in ok:
+            return told
+        words = told.get("detail") or told.get("title") or answer.reason_phrase
+        kind = Unavailable if status >= 500 or status in TRY_AGAIN else BadRequest
+        raise kind(f"{method} {path.split('?')[0]}: {status} {words}")
+
+
+def _path(schedule_id: bytes) -> str:
+    return f"{PATH}/{quote(schedule_id, safe='')}"
+
+
+def _to_json(schedule: Schedule) -> dict[str, Any]:
+    """Text where the bytes are UTF-8, otherwise base64 in a field of another name."""
+    record = schedule.record
+    told: dict[str, Any] = {
+        "topic": record.topic,
+        "id": _text(schedule.id),
+        "due_ms": schedule.due_ms,
+        **_field("value", record.value),
+    }
+    if record.key is not None:
+        told |= _field("key", record.key)
+    if record.headers:
+        told["headers"] = [_header(name, value) for name, value in record.headers]
+    if record.partition is not None:
+        told["partition"] = record.partition
+    return told
+
+
+def _text(schedule_id: bytes) -> str:
+    try:
+        return schedule_id.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"id: expected UTF-8 over HTTP, got {schedule_id!r}") from error
+
+
+def _field(name: str, value: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}
+
+
+def _header(name: str, value: bytes | None) -> Any:
+    told = _field("value", value)
+    return [name, told["value"]] if "value" in told else {"name": name, **told}
+
+
+def _from_json(told: dict[str, Any]) -> Schedule:
+    return Schedule(
+        id=to_id(told["id"]),
+        due_ms=told["due_ms"],
+        record=Record(
+            topic=told["topic"],
+            value=_bytes(told, "value"),
+            key=_bytes(told, "key"),
+            headers=_headers(told.get("headers") or []),
+            partition=told.get("partition"),
+        ),
+        state=State(told.get("state", State.PENDING)),
+    )
+
+
+def _to_arrived(told: dict[str, Any]) -> "Arrived":
+    """A record; where payloads are not shown, with the headers that are told all the same."""
+    # Not above: who only sends needs nothing of brokers.
+    from sendlater.brokers.broker import Arrived
+    from sendlater.operations.read_topics import TOLD
+
+    partition, _, position = told["place"].partition("/")
+    headers = _headers(told.get("headers") or [])
+    if "headers" not in told:
+        headers = [(n, str(told[f]).encode()) for f, n in TOLD.items() if f in told]
+    return Arrived(
+        told["topic"],
+        int(partition),
+        int(position),
+        told["at_ms"],
+        _bytes(told, "key"),
+        _bytes(told, "value"),
+        headers,
+    )
+
+
+def _bytes(told: dict[str, Any], name: str) -> bytes | None:
+    packed = told.get(f"{name}_base64")
+    if packed is not None:
+        return base64.b64decode(packed)
+    text = told.get(name)
+    return None if text is None else str(text).encode()
+
+
+def _headers(told: list[Any]) -> Headers:
+    return [
+        (one["name"], _bytes(one, "value"))
+        if isinstance(one, dict)
+        else (one[0], None if one[1] is None else str(one[1]).encode())
+        for one in told
+    ]

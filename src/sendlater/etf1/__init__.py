@@ -1,0 +1,1 @@
+"""The surface of etf1/kafka-message-scheduler: environment, REST, counter."""

@@ -1,0 +1,39 @@
+"""The mini mode of etf1's scheduler: schedules for its admin to look at."""
+
+from sendlater.clock import Clock, SystemClock
+from sendlater.model import Origin, Record, Schedule
+
+MINI_COUNT = 3
+"""Schedules of `--mini`."""
+
+
+class Mini:
+    """In place of a store, for trying the surface without a Kafka: three schedules that renew
+    themselves, the n-th due n minutes after the one before (contract 1.9)."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._began_ms = self._clock.now_ms()
+
+    def list(self, *, count_max: int, after: tuple[int, bytes] | None = None) -> list[Schedule]:
+        """As `Pending.list`: all of them, on the first page."""
+        return [] if after else [self._schedule(n) for n in range(1, MINI_COUNT + 1)][:count_max]
+
+    def counts(self) -> dict[str, int]:
+        """As `Pending.counts`, of what the counter shows."""
+        due = sum(self._renewals(n) for n in range(1, MINI_COUNT + 1))
+        none = dict.fromkeys(("rejected", "tombstones", "missed"), 0)
+        return {"parked": MINI_COUNT + due, "settled": due, **none}
+
+    def _renewals(self, number: int) -> int:
+        return (self._clock.now_ms() - self._began_ms) // (number * 60_000)
+
+    def _schedule(self, number: int) -> Schedule:
+        made_ms = self._began_ms + self._renewals(number) * number * 60_000
+        return Schedule(
+            id=f"schedule-{number}".encode(),
+            due_ms=made_ms + number * 60_000,
+            record=Record(topic="topic", key=b"%d" % number, value=b"value %d" % number),
+            dialect="headers",
+            origin=Origin(topic="schedules", partition=0, position=0, timestamp_ms=made_ms),
+        )

@@ -1,0 +1,130 @@
+"""How the client reaches an installation whose broker and store are within its reach."""
+
+from collections.abc import Iterable
+from typing import NoReturn, cast
+
+from sendlater.brokers.broker import Broker
+from sendlater.brokers.open import open_broker
+from sendlater.config import Settings
+from sendlater.errors import NotSupported
+from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.operations.requests import Query, from_cursor, to_cursor
+from sendlater.operations.schedules import Operations
+from sendlater.operations.transport import Done
+from sendlater.store import Filter, Pending
+from sendlater.store.connection import answering
+
+
+class LocalTransport:
+    """See Transport. What Operations does, in the client's words."""
+
+    def __init__(self, settings: Settings, *, redis_url: str) -> None:
+        """Raises BadSettings, Unavailable."""
+        self.settings, self.redis_url = settings, redis_url
+        self.pending = open_pending(settings, redis_url)
+        self.broker: Broker = open_broker(settings, redis_url=redis_url)
+        self.operations = Operations(settings, pending=self.pending, broker=self.broker)
+        self.inbox = self.operations.inbox
+
+    def send(self, schedule: Schedule, *, done: Done) -> None:
+        """See Transport. Waits for Redis, where that is alone."""
+        self.operations.send(schedule, done=done)
+
+    def send_many(self, schedules: Iterable[Schedule]) -> int:
+        """See Transport."""
+        return self.operations.send_many(schedules)
+
+    def ready(self) -> bool:
+        """See Transport."""
+        return self.operations.ready()
+
+    def cancel(self, schedule_id: bytes) -> Cancelled:
+        """See Transport."""
+        return Cancelled(self.operations.cancel(schedule_id).answer.value)
+
+    def forget(self, schedule_id: bytes) -> None:
+        """See Transport."""
+        self.operations.forget(schedule_id)
+
+    def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
+        """See Transport."""
+        return Moved(self.operations.move(schedule_id, due_ms=due_ms).answer.value)
+
+    def deliver_now(self, schedule_id: bytes) -> Moved:
+        """See Transport."""
+        return Moved(self.operations.deliver_now(schedule_id).answer.value)
+
+    def get(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        return self.operations.get(schedule_id)
+
+    def page(self, query: Query) -> tuple[list[Schedule], str | None]:
+        """See Transport."""
+        after = from_cursor(query.cursor) if query.cursor else None
+        wanted = Filter(
+            from_ms=query.due_from_ms,
+            to_ms=None if query.due_to_ms is None else query.due_to_ms - 1,
+            id_prefix=query.id_prefix,
+            topic=query.topic or "",
+        )
+        self.operations.catch_up()
+        page = self.operations.admin.page(wanted, count_max=query.limit, after=after)
+        return page.schedules, None if page.after is None else to_cursor(page.after)
+
+    def flush(self) -> None:
+        """See Transport."""
+        self.broker.flush()
+
+    def close(self) -> None:
+        """See Transport."""
+        self.broker.close()
+        self.pending.client.close()
+
+
+class BucketsTransport(LocalTransport):
+    """Kafka alone: schedules are sent like any other, and then nobody can find them."""
+
+    def forget(self, schedule_id: bytes) -> None:  # noqa: ARG002
+        """See Transport. Raises NotSupported, as everything does that needs a store."""
+        raise _not_in_buckets()
+
+
+class NoStore:
+    """Stands where the store would be: whoever asks it anything is told what to do instead."""
+
+    def __init__(self) -> None:
+        self.client = self
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _not_in_buckets()
+
+
+def _not_in_buckets() -> NotSupported:
+    return NotSupported(
+        "this installation keeps its schedules in Kafka alone (pending = buckets): they can be "
+        "sent, but not looked up, listed, taken back or changed one by one. `sendlater stats` "
+        "shows what waits; docs/buckets.md tells what to do instead"
+    )
+
+
+def open_local(settings: Settings, *, redis_url: str) -> LocalTransport:
+    """The transport of an installation whose broker and store this process can reach."""
+    if settings.pending == "buckets":
+        return BucketsTransport(settings, redis_url="")
+    return LocalTransport(settings, redis_url=redis_url)
+
+
+def open_pending(settings: Settings, redis_url: str) -> Pending:
+    """The store with as many shards as the space was laid out with, whatever the settings say."""
+    if settings.pending == "buckets":
+        return cast("Pending", NoStore())
+    pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)
+    with answering():
+        stands = pending.shards[0].state().get("shards")
+        if stands and int(stands) != settings.shards:
+            pending = Pending(pending.client, space=settings.space, shards=int(stands))
+        pending.require_layout()
+    return pending

@@ -1,0 +1,223 @@
+"""What a call of the client means, before anything is touched: bytes, times, pages. No I/O.
+
+`Transport` is what such a plan is handed to.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NotRequired, TypedDict
+
+from ulid import ULID
+
+from sendlater.dialects import names
+from sendlater.errors import BadRequest, BadTime
+from sendlater.limits import PAGE_COUNT_MAX
+from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+
+DATETIME_MS_MAX = 253_402_300_799_999
+"""Last instant a Python datetime can tell (year 9999): handles show due times as datetimes."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+AnyHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+"""Headers as callers give them: pairs (names may repeat) or a mapping; text is sent as UTF-8."""
+Delay = timedelta | float
+"""A timedelta, or seconds."""
+
+
+class Message(TypedDict):
+    """One item of `send_many`: the arguments of `send_later` by name."""
+
+    topic: str
+    value: bytes | str
+    key: NotRequired[bytes | str | None]
+    headers: NotRequired[AnyHeaders]
+    delay: NotRequired[Delay | None]
+    at: NotRequired[datetime | None]
+    id: NotRequired[str | None]
+    partition: NotRequired[int | None]
+
+
+def plan_send(
+    topic: str,
+    value: bytes | str,
+    *,
+    now_ms: int,
+    key: bytes | str | None = None,
+    headers: AnyHeaders = (),
+    delay: Delay | None = None,
+    at: datetime | None = None,
+    id: str | None = None,
+    partition: int | None = None,
+) -> Schedule:
+    """The schedule that `send_later` asks for; without an id it gets a new ULID.
+
+    Raises BadTime or BadRequest for what cannot be meant.
+    """
+    if id == "":
+        raise BadRequest("id: expected text that is not empty, or None for a new one")
+    body = to_bytes(value, what="value")
+    if body is None:
+        raise BadRequest("value: expected bytes or str, got None")
+    record = Record(
+        topic=topic,
+        value=body,
+        key=to_bytes(key, what="key"),
+        headers=[
+            pair for pair in to_headers(headers or ()) if not pair[0].startswith(names.PREFIXES)
+        ],
+        partition=partition,
+    )
+    return Schedule(
+        id=to_id(new_id() if id is None else id),
+        due_ms=due_ms(delay=delay, at=at, now_ms=now_ms),
+        record=record,
+    )
+
+
+def due_ms(*, delay: Delay | None, at: datetime | None, now_ms: int) -> int:
+    """The due time of a delay (timedelta, or seconds) or of an aware datetime, rounded up.
+
+    A past `at` means now. Raises BadTime for both, neither, a naive datetime or a negative delay.
+    """
+    if (delay is None) == (at is None):
+        raise BadTime(f"expected one of delay and at, got {delay=} and {at=}")
+    if at is not None:
+        if at.utcoffset() is None:
+            raise BadTime(f"at: expected a datetime with a time zone, got {at.isoformat()}")
+        return max(now_ms, -((EPOCH - at) // _MS))
+    try:
+        span = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)  # type: ignore[arg-type]
+        if span < timedelta(0):
+            raise BadTime(f"delay: expected zero or more, got {span}")
+        found = now_ms - (-span // _MS)
+    except (OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, BadTime):
+            raise
+        raise BadTime(f"delay: expected a timedelta or seconds, got {delay!r}") from error
+    if found > DATETIME_MS_MAX:
+        raise BadTime(f"delay: expected a time before year 10000, got {span}")
+    return found
+
+
+def to_datetime(due_ms: int) -> datetime:
+    """An instant in UTC; the last one there is where it lies beyond."""
+    return EPOCH + timedelta(milliseconds=min(due_ms, DATETIME_MS_MAX))
+
+
+def to_ms(instant: datetime, *, what: str) -> int:
+    """Milliseconds since 1970 of an aware datetime, rounded up. Raises BadTime for a naive one."""
+    if instant.utcoffset() is None:
+        raise BadTime(f"{what}: expected a datetime with a time zone, got {instant.isoformat()}")
+    return min(max(0, -((EPOCH - instant) // _MS)), DUE_MS_MAX)
+
+
+def to_bytes(given: bytes | str | None, *, what: str) -> bytes | None:
+    """Bytes as they are, text as UTF-8. Raises BadRequest for anything else."""
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise BadRequest(f"{what}: expected bytes or str, got {type(given).__name__}")
+
+
+def to_headers(given: AnyHeaders) -> Headers:
+    """Pairs in order. Raises BadRequest for names that are no text and values that are no bytes."""
+    pairs: Any = given.items() if isinstance(given, Mapping) else given
+    try:
+        found = [(name, to_bytes(value, what=f"header {name}")) for name, value in pairs]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadRequest):
+            raise
+        raise BadRequest(f"headers: expected pairs of name and value, got {given!r}") from error
+    for name, _ in found:
+        if not isinstance(name, str) or not name:
+            raise BadRequest(f"headers: expected names that are text, got {name!r}")
+    return found
+
+
+def new_id() -> str:
+    """An id that nobody else has, sorted by the time it was made."""
+    return str(ULID())
+
+
+def to_id(text: str) -> bytes:
+    """An id as the store has it; `id_text` gives the text back, whatever the bytes."""
+    return text.encode(errors="surrogateescape")
+
+
+def id_text(schedule_id: bytes) -> str:
+    """An id as text; bytes that are not UTF-8 come as surrogates."""
+    return schedule_id.decode(errors="surrogateescape")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which pending schedules a page shows: due in [from, to), in due order, after a cursor."""
+
+    due_from_ms: int = 0
+    due_to_ms: int | None = None
+    id_prefix: bytes = b""
+    topic: str | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+def plan_list(
+    *,
+    due_from: datetime | None = None,
+    due_to: datetime | None = None,
+    id_prefix: str = "",
+    topic: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Query:
+    """A page's query. Raises BadTime for naive datetimes, BadRequest for a limit out of range."""
+    if not 0 < limit <= PAGE_COUNT_MAX:
+        raise BadRequest(f"limit: expected 1 to {PAGE_COUNT_MAX}, got {limit}")
+    return Query(
+        due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from"),
+        due_to_ms=None if due_to is None else to_ms(due_to, what="due_to"),
+        id_prefix=to_id(id_prefix),
+        topic=topic,
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Schedule]]:
+    """Lists of at most `count_max`; where the iterable raises, those before come first."""
+    chunk: list[Schedule] = []
+    try:
+        for schedule in schedules:
+            chunk.append(schedule)
+            if len(chunk) == count_max:
+                yield chunk
+                chunk = []
+    except Exception:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def to_cursor(place: tuple[int, bytes]) -> str:
+    """Due time and id where a page ends, as text that means nothing to anybody else."""
+    return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
+
+
+def from_cursor(cursor: str) -> tuple[int, bytes]:
+    """Due time and id of the schedule a cursor stands behind. Raises BadRequest."""
+    try:
+        due, colon, schedule_id = base64.b64decode(
+            cursor.encode(), altchars=b"-_", validate=True
+        ).partition(b":")
+        if not colon or not due.isdigit() or len(due) > len(str(DUE_MS_MAX)):
+            raise ValueError("it is cut off")
+        return int(due), schedule_id
+    except ValueError as error:
+        raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error

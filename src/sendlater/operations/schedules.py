@@ -1,0 +1,350 @@
+"""What every door does with schedules, the client as well as REST: write, change, take back, truly.
+
+On Kafka a schedule goes through the inbox, and each change leaves a copy there, in the partition
+of the original, so that a store that goes back ends in the same state. On Redis alone a schedule
+goes straight into the store, which is as durable as a topic on the same Redis.
+
+The store answers. What stands on an inbox and has not been read yet is unknown to it, so every
+answer that must be true waits until intake has read what was there when the question came.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from sendlater.brokers.broker import Broker
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import Settings
+from sendlater.dialects import encode_cancel, encode_headers
+from sendlater.errors import BadRequest, BadSettings, BadTime, BrokerUnavailable, StoreUnavailable
+from sendlater.limits import PARK_COUNT_MAX
+from sendlater.model import Record, Schedule
+from sendlater.operations.requests import chunks, new_id
+from sendlater.operations.transport import Done
+from sendlater.store import Admin, Answer, Move, Pending
+from sendlater.store.codec import pack
+from sendlater.store.connection import answering
+
+ACK_S = 30.0
+"""Longest wait for the broker to take a record."""
+CATCH_UP_S = 30.0
+"""Longest wait for intake to read what was sent before a question: a cold service takes long."""
+CATCH_UP_PAUSE_S = 0.01
+REPLACED_COUNT_MAX = 5
+"""How often a schedule may be replaced between two looks before taking it back is given up."""
+DAY_MS = 86_400_000
+
+Placed = tuple[Record, int | None]
+"""A record for an inbox, and the partition it must go to, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a change came to: the answer, and the schedule before and after it."""
+
+    answer: Answer
+    before: Schedule | None = None
+    after: Schedule | None = None
+
+
+class Operations:
+    """Safe to share between threads; its methods wait, except `send` where there is Kafka."""
+
+    def __init__(
+        self, settings: Settings, *, pending: Pending, broker: Broker, clock: Clock | None = None
+    ) -> None:
+        """Raises BadSettings where no inbox takes what doors write."""
+        self.settings, self.pending, self.broker = settings, pending, broker
+        self.admin = Admin(pending)
+        self.clock = clock or SystemClock()
+        self.inboxes = [i.topic for i in settings.inboxes if i.dialect == "headers"]
+        if not self.inboxes:
+            raise BadSettings("inboxes: doors need one in dialect 'headers', got none")
+        self.inbox = self.inboxes[0]
+        self._own: dict[str, int] = {}
+        """Where on the inboxes lies behind all that this process has written."""
+        self._lock = threading.Lock()
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def checked(self, schedule: Schedule) -> Record:
+        """The record for the inbox; refuses at once what intake would reject later.
+
+        Raises BadRequest, BadTime.
+        """
+        self.check_due(schedule.due_ms)
+        record = encode_headers(
+            schedule.record, inbox=self.inbox, id=schedule.id, due_ms=schedule.due_ms
+        )
+        size = len(record.value or b"") + len(record.key or b"")
+        for name, content in record.headers:
+            size += len(name) + len(content or b"")
+        if size > self.settings.max_payload_bytes:
+            raise BadRequest(
+                f"expected at most {self.settings.max_payload_bytes} bytes of value, key and "
+                f"headers, got {size}"
+            )
+        return record
+
+    def check_due(self, due_ms: int) -> None:
+        """Refuse, with BadTime, what intake would reject as too far away."""
+        if due_ms - self.clock.now_ms() > self.settings.max_delay_days * DAY_MS:
+            raise BadTime(f"expected a time within {self.settings.max_delay_days} days")
+
+    def ready(self) -> bool:
+        """Whether `send` would return without waiting."""
+        return self.settings.on_kafka and self.broker.has_room()
+
+    def send(self, schedule: Schedule, *, done: Done) -> None:
+        """Hand over one; `done` is told once it is safe. Raises BadRequest, BadTime, and on Redis
+        alone, where it waits, StoreUnavailable."""
+        record = self.checked(schedule)
+        if self.settings.on_kafka:
+            self._hand_over(record, None, done)
+        else:
+            self._put([schedule])
+            done(None)
+
+    def send_many(self, schedules: Iterable[Schedule]) -> int:
+        """Hand over as they come, and wait for the last; how many. Raises Unavailable if any was
+        not taken, and whatever the iterable raises once those before have been taken."""
+        count = 0
+        if not self.settings.on_kafka:
+            for chunk in chunks(map(self._passed, schedules), count_max=PARK_COUNT_MAX):
+                self._put(chunk)
+                count += len(chunk)
+            return count
+        # What was sent before comes first: these go through a producer of their own.
+        self.broker.flush()
+        try:
+            for schedule in schedules:
+                self.broker.send(self.checked(schedule))
+                count += 1
+        finally:
+            self.broker.flush()
+            self._remember(self._inbox_ends())
+        return count
+
+    def _passed(self, schedule: Schedule) -> Schedule:
+        self.checked(schedule)
+        return schedule
+
+    def write(self, schedules: Sequence[Schedule]) -> list[Exception | None]:
+        """Hand over schedules that were checked; when it returns each is safe, or failed."""
+        try:
+            if self.settings.on_kafka:
+                return self._deliver([(self.checked(s), None) for s in schedules])
+            self._put(schedules)
+        except Exception as error:
+            return [error] * len(schedules)
+        return [None] * len(schedules)
+
+    def _put(self, schedules: Sequence[Schedule]) -> None:
+        """Write to the store; behind what stands unread on the inbox, where something does: an
+        older version of one of them, read later, would win otherwise."""
+        if self._behind(self._inbox_ends()):
+            self._must_deliver([(self.checked(schedule), None) for schedule in schedules])
+            return
+        for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
+            rows: dict[int, list[object]] = {}
+            for one in chunk:
+                number = self.pending.shard_of(one.id).number
+                rows.setdefault(number, []).extend((one.id, one.due_ms, pack(one)))
+            for number, some in rows.items():
+                self.pending.shards[number].park(some)
+
+    def _hand_over(self, record: Record, partition: int | None, done: Done) -> None:
+        placed = record if partition is None else replace(record, partition=partition)
+
+        def on_done(error: Exception | None, number: int, position: int) -> None:
+            if error is None:
+                self._remember({f"{record.topic}/{number}": position + 1})
+            done(error)
+
+        self.broker.send(placed, on_done=on_done)
+
+    def _deliver(self, records: Sequence[Placed]) -> list[Exception | None]:
+        """Put records on the inbox and wait for the broker."""
+        unheard = BrokerUnavailable(f"the broker has not answered within {ACK_S:g} s")
+        outcome: list[Exception | None] = [unheard] * len(records)
+        # Another thread's flush may be what writes ours: only the acknowledgement counts.
+        left = threading.Semaphore(0)
+
+        def told(number: int) -> Done:
+            def done(error: Exception | None) -> None:
+                outcome[number] = error
+                left.release()
+
+            return done
+
+        for number, (record, partition) in enumerate(records):
+            self._hand_over(record, partition, told(number))
+        with suppress(BrokerUnavailable):  # each record's outcome says so too
+            self.broker.flush()
+        deadline = time.monotonic() + ACK_S
+        for _ in records:
+            if not left.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                break
+        return outcome
+
+    def _must_deliver(self, records: Sequence[Placed], *, otherwise: str = "") -> None:
+        failed = [error for error in self._deliver(records) if error is not None]
+        if failed:
+            raise BrokerUnavailable(f"{otherwise}{failed[0]}")
+
+    # --- changing -------------------------------------------------------------------------------
+
+    def get(self, schedule_id: bytes) -> Schedule | None:
+        """Pending or claimed; shows at least what this process has written, and looks again at what
+        is not there, as it may be on the inbox still."""
+        with self._lock:
+            own = dict(self._own)
+        self._wait_for(own)
+        with answering():
+            found = self.pending.get(schedule_id)
+            if found is None:
+                self.catch_up()
+                found = self.pending.get(schedule_id)
+        return found
+
+    def cancel(self, schedule_id: bytes, *, version: str = "") -> Changed:
+        """Take a schedule back, if it is the version that was seen, or whichever it is."""
+        self.catch_up()
+        for _ in range(REPLACED_COUNT_MAX):
+            with answering():
+                before = self.pending.get(schedule_id)
+            # What is told, and can be undone, is what was cancelled.
+            seen = version or (before.version if before is not None else "")
+            answer = self.cancel_many([(schedule_id, seen)], [before])[0]
+            if version or answer is not Answer.CHANGED:
+                break
+        return Changed(answer, before)
+
+    def cancel_many(
+        self, ids: Sequence[tuple[bytes, str]], before: Sequence[Schedule | None]
+    ) -> list[Answer]:
+        """Take many back, and let the inbox know; `before` tells where their records are."""
+        answers = self.admin.cancel_many(ids)
+        if self.settings.on_kafka:
+            records = [
+                (encode_cancel(inbox=inbox, id=schedule_id), partition)
+                for (schedule_id, _), answer, old in zip(ids, answers, before, strict=True)
+                if answer is Answer.CANCELLED
+                for inbox, partition in [self._home(old)]
+            ]
+            self._leave_copies(records)
+        return answers
+
+    def forget(self, schedule_id: bytes) -> None:
+        """Take back without an answer: does not wait for intake, but comes behind what stands on
+        the inbox."""
+        if self.settings.on_kafka or self._behind(self._inbox_ends()):
+            self._must_deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
+        else:
+            self.admin.cancel(schedule_id)
+
+    def move(self, schedule_id: bytes, *, due_ms: int, version: str = "") -> Changed:
+        """Give a schedule another due time, if it is the version that was seen.
+
+        Raises BadTime, Unavailable.
+        """
+        self.check_due(due_ms)
+        return self._move(Move(schedule_id, due_ms, version), copied=True)
+
+    def deliver_now(self, schedule_id: bytes, *, version: str = "") -> Changed:
+        """Make a schedule due at once. The inbox need not know: once delivered it is delivered."""
+        return self._move(Move(schedule_id, self.clock.now_ms(), version), copied=False)
+
+    def _move(self, move: Move, *, copied: bool) -> Changed:
+        self.catch_up()
+        with answering():
+            before = self.pending.get(move.id)
+        ((answer, after),) = self.move_many([move], copied=copied)
+        if answer is Answer.BUSY:
+            raise StoreUnavailable("intake is far behind with the copies of changes: try again")
+        return Changed(answer, before, after)
+
+    def move_many(
+        self, moves: Sequence[Move], *, copied: bool = True
+    ) -> list[tuple[Answer, Schedule | None]]:
+        """Move many; on Kafka each change has a name, and a copy of it follows on the inbox, which
+        the store that has made it passes over.
+
+        Not `copied` are those that become due at once: they are gone before anybody reads it.
+        """
+        if not (self.settings.on_kafka and copied):
+            return self.admin.move_many(moves)
+        named = [replace(move, change=new_id()) for move in moves]
+        answers = self.admin.move_many(named)
+        records = []
+        for move, (_, after) in zip(named, answers, strict=True):
+            if after is not None:
+                inbox, partition = self._home(after)
+                with suppress(BadRequest):  # written in a way that only its own dialect knows
+                    record = encode_headers(
+                        after.record,
+                        inbox=inbox,
+                        id=after.id,
+                        due_ms=after.due_ms,
+                        change=move.change,
+                    )
+                    records.append((record, partition))
+        self._leave_copies(records)
+        return answers
+
+    def _leave_copies(self, records: Sequence[Placed]) -> None:
+        self._must_deliver(records, otherwise="changed in the store, but not on the inbox: ")
+
+    def _home(self, found: Schedule | None) -> tuple[str, int | None]:
+        """Where the versions of a schedule are: they must stay in order, so in one partition."""
+        if found is None or found.origin is None or found.origin.topic not in self.inboxes:
+            return self.inbox, None
+        return found.origin.topic, found.origin.partition
+
+    # --- the inbox ------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable when it
+        does not: an answer would not be true."""
+        self._wait_for(self._inbox_ends())
+
+    def caught_up(self, *, within_s: float) -> set[str]:
+        """The same for those who look only: what intake has not read by then, empty if all is."""
+        return self._left_of(self._inbox_ends(), within_s=within_s)
+
+    def _wait_for(self, ends: dict[str, int]) -> None:
+        if behind := self._left_of(ends, within_s=CATCH_UP_S):
+            raise StoreUnavailable(
+                f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
+                "is the service running?"
+            )
+
+    def _left_of(self, ends: dict[str, int], *, within_s: float) -> set[str]:
+        deadline = time.monotonic() + within_s
+        while (behind := self._behind(ends)) and time.monotonic() < deadline:
+            time.sleep(CATCH_UP_PAUSE_S)
+        return behind
+
+    def _behind(self, ends: dict[str, int]) -> set[str]:
+        """Sources that intake has not read up to their ends."""
+        if not ends:
+            return set()
+        with answering():
+            seen = self.pending.positions()
+        return {source for source, end in ends.items() if seen.get(source, 0) < end}
+
+    def _inbox_ends(self) -> dict[str, int]:
+        return {
+            f"{inbox}/{number}": end
+            for inbox in self.inboxes
+            for number, end in self.broker.ends(inbox).items()
+            if end
+        }
+
+    def _remember(self, ends: dict[str, int]) -> None:
+        """What this process has written lies before these ends."""
+        with self._lock:
+            for source, end in ends.items():
+                self._own[source] = max(self._own.get(source, 0), end)

@@ -1,0 +1,223 @@
+"""Who may do what: tokens in a file, roles, sessions of the page, requests from other sites.
+
+The tokens file has a line for each token: name, role (read, write, admin) and the SHA-256 of the
+token in hexadecimal. A token is 32 random bytes, so that a fast digest is enough to hide it.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from enum import IntEnum
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sendlater.errors import BadSettings
+from sendlater.server.problems import Problem, problem_response
+
+COOKIE = "sendlater-session"
+SESSION_S = 12 * 3_600
+"""How long a sign-in lasts."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SAFE = ("GET", "HEAD", "OPTIONS")
+OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/sign-out", "/static/")
+"""What needs no token."""
+TOKEN_BYTES = 32
+_LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64})\s+(read|write|admin)\s+([0-9a-f]{64})")
+
+
+class Role(IntEnum):
+    """Each may do what those before it may."""
+
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who is asking; `by_cookie` when a browser says so by itself."""
+
+    name: str
+    role: Role
+    by_cookie: bool = False
+
+
+EVERYBODY = Identity("local", Role.ADMIN, by_cookie=True)
+"""Whoever is on this machine, where no tokens are asked for."""
+
+
+def new_token(name: str, role: str) -> tuple[str, str]:
+    """A new token, and its line for the tokens file. Raises BadSettings."""
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    line = f"{name} {role} {_digest(token)}"
+    if not _LINE.fullmatch(line):
+        raise BadSettings(f"expected a name of A-Z a-z 0-9 _ . @ - and a role, got {name} {role}")
+    return token, line
+
+
+class Tokens:
+    """The tokens file, read again when it has changed."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises BadSettings when it cannot be read."""
+        self._path = path
+        self._stamp = 0
+        self._known: dict[str, Identity] = {}
+        self._key = secrets.token_bytes(TOKEN_BYTES)
+        if path is not None:
+            self._read(path)
+
+    @property
+    def asked(self) -> bool:
+        """Whether a token is needed at all."""
+        return self._path is not None
+
+    def find(self, token: str) -> Identity | None:
+        """Whose token it is."""
+        self._refresh()
+        return self._known.get(_digest(token))
+
+    def session(self, token: str, *, now_s: int) -> str | None:
+        """The value of a session cookie; None for an unknown token."""
+        if self.find(token) is None:
+            return None
+        body = f"{_digest(token)}.{now_s + SESSION_S}"
+        return f"{body}.{self._sign(body)}"
+
+    def of_session(self, cookie: str, *, now_s: int) -> Identity | None:
+        """Whose session it is, while it lasts and its token is in the file."""
+        body, _, signature = cookie.rpartition(".")
+        digest, _, until = body.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            return None
+        if int(until) < now_s:
+            return None
+        self._refresh()
+        known = self._known.get(digest)
+        return Identity(known.name, known.role, by_cookie=True) if known else None
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._key, body.encode(), hashlib.sha256).hexdigest()
+
+    def _refresh(self) -> None:
+        if self._path is None:
+            return
+        try:
+            changed = self._path.stat().st_mtime_ns != self._stamp
+        except OSError:
+            return  # what was read last stays in force
+        if changed:
+            self._read(self._path)
+
+    def _read(self, path: Path) -> None:
+        known = {}
+        try:
+            stamp = path.stat().st_mtime_ns
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                text = line.partition("#")[0].strip()
+                match = _LINE.fullmatch(text)
+                if match:
+                    known[match[3]] = Identity(match[1], Role[match[2].upper()])
+                elif text:
+                    raise BadSettings(
+                        f"http_tokens: {path} line {number}: expected name, role (read, write, "
+                        "admin) and a SHA-256"
+                    )
+        except OSError as error:
+            raise BadSettings(f"http_tokens: cannot read {path}: {error}") from error
+        self._known, self._stamp = known, stamp
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+class Gate:
+    """Lets requests through that may pass, and says who asks in `scope["who"]`."""
+
+    def __init__(self, app: ASGIApp, *, tokens: Tokens, clock_s: Any, loopback: bool) -> None:
+        self.app, self.tokens, self.clock_s, self.loopback = app, tokens, clock_s, loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses with 401 or 403, or hands on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            scope["who"] = self._who(scope["path"], headers)
+            if scope["method"] not in SAFE:
+                _require_same_site(scope["who"], headers)
+        except Problem as problem:
+            answer = problem_response(problem)
+            if problem.status == 401 and "text/html" in headers.get(b"accept", ""):
+                answer = RedirectResponse("/sign-in", 303)
+            await answer(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _who(self, path: str, headers: dict[bytes, str]) -> Identity | None:
+        if not self.tokens.asked:
+            # A page elsewhere may give its own name our address (DNS rebinding).
+            if self.loopback and _host(headers.get(b"host", "localhost")) not in LOOPBACK:
+                raise Problem(403, f"expected one of {LOOPBACK} as host, as there are no tokens")
+            return EVERYBODY
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
+        found = None
+        if kind.lower() == "bearer":
+            found = self.tokens.find(token.strip())
+        elif cookie := _cookie(headers.get(b"cookie", "")):
+            found = self.tokens.of_session(cookie, now_s=self.clock_s())
+        if found is None and not path.startswith(OPEN_PATHS):
+            raise Problem(
+                401,
+                "expected a known token in `Authorization: Bearer ...`, or a sign-in",
+                headers={"WWW-Authenticate": 'Bearer realm="sendlater"'},
+            )
+        return found
+
+
+def require(scope: Any, role: Role) -> Identity:
+    """Who asks, if they may. Raises Problem 403."""
+    who: Identity | None = scope.get("who")
+    if who is None or who.role < role:
+        has = who.role.name.lower() if who else "none"
+        raise Problem(403, f"expected a token with role {role.name.lower()}, got {has}")
+    return who
+
+
+def _require_same_site(who: Identity | None, headers: dict[bytes, str]) -> None:
+    """Browsers add cookies to requests that other sites make: such a one must come from our page.
+
+    `Sec-Fetch-Site` cannot be set by scripts; where a browser sends none, `Origin` must be us.
+    """
+    if who is not None and not who.by_cookie:
+        return
+    site = headers.get(b"sec-fetch-site")
+    origin = headers.get(b"origin")
+    if site is not None:
+        same = site in ("same-origin", "none")
+    else:
+        same = origin is None or origin.partition("://")[2] == headers.get(b"host", "")
+    if not same:
+        raise Problem(403, f"expected a request from our own page, got one from {origin or site}")
+
+
+def _host(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] or host if ":" in host else host
+
+
+def _cookie(header: str) -> str | None:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found else None

@@ -1,0 +1,340 @@
+"""JSON in and out: what a request means, and how a schedule is shown."""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from ulid import ULID
+
+from sendlater.dialects import duration_ms, instant_ms, names
+from sendlater.errors import BadRequest, BadTime
+from sendlater.limits import BULK_IDS_MAX
+from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+from sendlater.server.problems import Problem
+from sendlater.store import Filter
+
+DATETIME_MS_MAX = 253_402_300_799_999
+"""Last instant that RFC 3339 can tell (year 9999)."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True):
+    """A header whose value may be bytes that are no text."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = None
+
+
+class When(msgspec.Struct, forbid_unknown_fields=True):
+    """A due time: exactly one of its three forms."""
+
+    due_at: str | None = None
+    due_ms: int | float | None = None
+    delay: int | float | str | None = None
+
+    def resolve(self, *, now_ms: int) -> int:
+        """Milliseconds since 1970; the past means now. Raises BadTime."""
+        given = (self.due_at, self.due_ms, self.delay)
+        if sum(one is not None for one in given) != 1:
+            raise BadTime("expected exactly one of due_at, due_ms and delay")
+        if self.delay is not None:
+            found = now_ms + delay_ms(self.delay)
+        elif self.due_at is not None:
+            found = instant_ms(self.due_at, now_ms=now_ms)
+        else:
+            assert self.due_ms is not None
+            found = _whole("due_ms", self.due_ms)
+            if found < 0:
+                raise BadTime(f"due_ms: expected zero or more, got {found}")
+        if found > DUE_MS_MAX:
+            raise BadTime(f"expected a time up to {DUE_MS_MAX} ms since 1970, got {found}")
+        return max(now_ms, found)
+
+
+class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
+    """What POST /v1/schedules takes."""
+
+    topic: str
+    value: msgspec.Raw = msgspec.Raw(b"")
+    value_base64: str | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    headers: list[tuple[str | None, str | None] | Header] = []
+    id: str | None = None
+    partition: int | float | None = None
+
+    def schedule(self, *, now_ms: int) -> Schedule:
+        """The schedule asked for. Raises BadRequest, BadTime."""
+        if self.id == "":
+            raise BadRequest("id: expected text that is not empty, or none for a new one")
+        return Schedule(
+            id=(str(ULID()) if self.id is None else self.id).encode(),
+            due_ms=self.resolve(now_ms=now_ms),
+            record=Record(
+                topic=self.topic,
+                value=self._value(),
+                key=_either("key", self.key, self.key_base64),
+                headers=_headers(self.headers),
+                partition=None if self.partition is None else _whole("partition", self.partition),
+            ),
+        )
+
+    def _value(self) -> bytes:
+        raw = bytes(self.value)
+        if bool(raw) == (self.value_base64 is not None):
+            raise BadRequest("expected exactly one of value and value_base64")
+        if self.value_base64 is not None:
+            return from_base64("value_base64", self.value_base64)
+        if raw == b"null":
+            raise BadRequest("value: expected text or JSON, got null: on an inbox that cancels")
+        if raw.startswith(b'"'):
+            text: str = msgspec.json.decode(raw)
+            return text.encode()
+        return raw
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Which pending schedules a bulk change means: named ids, or a filter."""
+
+    ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
+    due_from: str | None = None
+    due_to: str | None = None
+    id_prefix: str | None = None
+    topic: str | None = None
+    caller: str | None = None
+
+    def filter(self, *, now_ms: int) -> Filter:
+        """The filter; due_to is not included. Raises BadRequest, BadTime."""
+        if self.ids is not None:
+            raise BadRequest("expected either ids or a filter, got both")
+        return to_filter(
+            due_from=self.due_from,
+            due_to=self.due_to,
+            id_prefix=self.id_prefix,
+            topic=self.topic,
+            caller=self.caller,
+            now_ms=now_ms,
+        )
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether anything but ids is given."""
+        return any((self.due_from, self.due_to, self.id_prefix, self.topic, self.caller))
+
+
+class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):
+    """What POST /v1/schedules:cancel and :deliver-now take."""
+
+    dry_run: bool = False
+
+
+class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
+    """What POST /v1/schedules:reschedule takes: one of shift, spread and the forms of When."""
+
+    dry_run: bool = False
+    shift: int | float | str | None = None
+    spread: int | float | str | None = None
+    due_at: str | None = None
+    due_ms: int | float | None = None
+    delay: int | float | str | None = None
+
+
+class Redrive(msgspec.Struct, forbid_unknown_fields=True):
+    """What POST /v1/records:redrive takes; places are partition/position."""
+
+    topic: Annotated[str, msgspec.Meta(pattern=f"^{names.TOPIC}$")]
+    places: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}/[0-9]{1,19}$")]],
+        msgspec.Meta(min_length=1, max_length=BULK_IDS_MAX),
+    ]
+    target: Annotated[str, msgspec.Meta(pattern=f"^{names.TOPIC}$")] | None = None
+    delay: int | float | str = 0
+
+
+def is_topic(name: str) -> bool:
+    """Whether Kafka would take the name."""
+    return bool(re.fullmatch(names.TOPIC, name)) and name not in (".", "..")
+
+
+def to_filter(
+    *,
+    due_from: str | None,
+    due_to: str | None,
+    id_prefix: str | None,
+    topic: str | None,
+    now_ms: int,
+    caller: str | None = None,
+) -> Filter:
+    """A filter from texts; due_to is not included. Raises BadTime.
+
+    In a query `+15m` reads as ` 15m`, and a zone's `+01:00` likewise.
+    """
+    due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
+    return Filter(
+        from_ms=instant_ms(due_from, now_ms=now_ms) if due_from else 0,
+        to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,
+        id_prefix=(id_prefix or "").encode(errors="surrogateescape"),
+        topic=topic or "",
+        header=(names.CALLER_SERVICE, caller.encode(errors="surrogateescape")) if caller else None,
+    )
+
+
+def decode(kind: Any, body: bytes) -> Any:
+    """A body as `kind`. Raises Problem 400 for what is no JSON, or of another shape."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Problem(400, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, f"expected JSON, got {body[:40]!r}: {error}") from error
+
+
+def span_ms(given: float | str) -> int:
+    """Milliseconds of a span: seconds, or text as in header `sendlater-delay`; negative only for
+    text with a leading minus or a negative number. Rounded up. Raises BadTime."""
+    if isinstance(given, str):
+        sign = -1 if given.startswith("-") else 1
+        return sign * duration_ms(re.sub(r"^[+-]", "", given))
+    if not abs(given) <= DUE_MS_MAX:
+        raise BadTime(f"expected seconds, up to {DUE_MS_MAX}, got {given}")
+    return math.ceil(given * 1_000)
+
+
+def delay_ms(given: float | str) -> int:
+    """The same for what must not be negative. Raises BadTime."""
+    found = span_ms(given)
+    if found < 0:
+        raise BadTime(f"delay: expected zero or more, got {given}")
+    return found
+
+
+def from_base64(name: str, text: str) -> bytes:
+    """Bytes. Raises BadRequest."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadRequest(f"{name}: expected base64, got {text[:40]!r}: {error}") from error
+
+
+def _whole(name: str, given: float) -> int:
+    """An integer, as JSON has it: 1.0 is one too. Raises BadRequest."""
+    if isinstance(given, float) and not given.is_integer():
+        raise BadRequest(f"{name}: expected a whole number, got {given}")
+    return int(given)
+
+
+def _either(name: str, text: str | None, packed: str | None) -> bytes | None:
+    if text is not None and packed is not None:
+        raise BadRequest(f"expected one of {name} and {name}_base64, got both")
+    if packed is not None:
+        return from_base64(f"{name}_base64", packed)
+    return None if text is None else text.encode()
+
+
+def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers:
+    found: Headers = []
+    for one in given:
+        if isinstance(one, Header):
+            name, value = one.name, _either("value", one.value, one.value_base64)
+        else:
+            name, value = one[0] or "", None if one[1] is None else one[1].encode()
+        if not name:
+            raise BadRequest("headers: expected names that are not empty")
+        # Ours and S1's are written anew; an old one would lie.
+        if not name.startswith(names.PREFIXES):
+            found.append((name, value))
+    return found
+
+
+POSITIONS = r"^[0-9]{1,9}/[0-9]{1,19}(,[0-9]{1,9}/[0-9]{1,19})*$"
+"""Pairs of partition and position, that is what to read next."""
+
+
+def from_positions(cursor: str) -> dict[int, int]:
+    """Positions by partition. Raises Problem 400."""
+    if not re.match(POSITIONS, cursor):
+        raise Problem(400, f"cursor: expected one from an earlier call, got {cursor[:80]!r}")
+    pairs = (place.split("/") for place in cursor.split(","))
+    return {int(partition): min(int(position), 2**63 - 1) for partition, position in pairs}
+
+
+def to_positions(positions: dict[int, int]) -> str:
+    """Positions by partition, as text."""
+    return ",".join(f"{partition}/{position}" for partition, position in positions.items())
+
+
+# --- out ----------------------------------------------------------------------------------------
+
+
+def to_time(ms: int) -> str | None:
+    """RFC 3339 in UTC with milliseconds; None beyond the year 9999."""
+    if ms > DATETIME_MS_MAX:
+        return None
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
+    """`{name: text}` where the bytes are UTF-8, else `{name_base64: ...}`."""
+    try:
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        assert value is not None
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def show_id(schedule_id: bytes) -> dict[str, str]:
+    """`id` as text, and `id_base64` where that is not all there is to it."""
+    text = schedule_id.decode(errors="replace")
+    if text.encode() == schedule_id:
+        return {"id": text}
+    return {"id": text, "id_base64": base64.b64encode(schedule_id).decode()}
+
+
+def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
+    """A schedule as JSON values; without `payload` its sizes only."""
+    record, origin = schedule.record, schedule.origin
+    shown: dict[str, Any] = {
+        **show_id(schedule.id),
+        "topic": record.topic,
+        "due_ms": schedule.due_ms,
+        "due_at": to_time(schedule.due_ms),
+        "state": schedule.state.value,
+        "partition": record.partition,
+        "value_bytes": len(record.value or b""),
+    }
+    if schedule.version:
+        shown["version"] = schedule.version
+    if origin:
+        shown["origin"] = {
+            "topic": origin.topic,
+            "partition": origin.partition,
+            "position": origin.position,
+            "timestamp_ms": origin.timestamp_ms,
+            # As text too: on Redis a position is more than a JavaScript number holds.
+            "place": f"{origin.partition}/{origin.position}",
+        }
+    if caller := caller_of(record.headers):
+        shown["caller"] = caller
+    if payload:
+        shown |= text_or_base64("key", record.key)
+        shown |= text_or_base64("value", record.value)
+        shown["headers"] = [show_header(name, value) for name, value in record.headers]
+    return shown
+
+
+def show_header(name: str, value: bytes | None) -> list[str | None] | dict[str, str | None]:
+    """A pair, or an object where the value is no text."""
+    shown = text_or_base64("value", value)
+    return [name, shown["value"]] if "value" in shown else {"name": name, **shown}
+
+
+def caller_of(headers: Headers) -> str:
+    """Who sent it, as header CALLER_SERVICE tells."""
+    found = next((v for k, v in headers if k == names.CALLER_SERVICE and v), b"")
+    return found.decode(errors="replace")

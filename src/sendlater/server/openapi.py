@@ -1,0 +1,93 @@
+"""What each route says of itself in OpenAPI, beyond its name and parameters."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from sendlater import __version__
+from sendlater.server.problems import PROBLEM
+from sendlater.server.schema_parts import Json, ref
+from sendlater.server.schemas import SCHEMAS
+
+ABOUT = """Messages delivered at the time you choose.
+
+Errors are problem details (RFC 9457): 400 for what is not of the shape described here, 422 for what
+is, but cannot be meant: a time too far away, a payload too large. Times are RFC 3339 with a zone,
+`+15m` from now, or seconds since 1970; `*_ms` are milliseconds since 1970, UTC.
+"""
+
+IDEMPOTENCY_KEY_CHARS_MAX = 255
+IDEMPOTENCY_KEY: Json = {
+    "name": "Idempotency-Key",
+    "description": "Asked again with the same key within a day: same answer.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
+}
+IF_MATCH: Json = {
+    "name": "If-Match",
+    "description": "Only if it is still this version (an ETag, or * for any); else 412.",
+    "schema": {"type": "string"},
+}
+IF_NONE_MATCH: Json = {
+    "name": "If-None-Match",
+    "description": "Answer 304 if it is still this version.",
+    "schema": {"type": "string"},
+}
+
+
+def documented(
+    summary: str,
+    *,
+    answers: dict[int, str],
+    body: dict[str, str] | None = None,
+    headers: tuple[Json, ...] = (),
+    open_to_all: bool = False,
+) -> Any:
+    """Arguments of a route decorator; `answers` and `body` name schemas ("" for text)."""
+    responses: dict[int | str, Json] = {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": (
+                {"application/json": {"schema": ref(name)}}
+                if name
+                else {"text/plain": {"schema": {"type": "string"}}}
+            ),
+        }
+        for status, name in answers.items()
+    }
+    responses["default"] = {
+        "description": "An error.",
+        "content": {PROBLEM: {"schema": ref("Problem")}},
+    }
+    extra: Json = {}
+    if body:
+        content = {kind: {"schema": ref(name)} for kind, name in body.items()}
+        extra["requestBody"] = {"required": True, "content": content}
+    if headers:
+        extra["parameters"] = [{"in": "header", **header} for header in headers]
+    if open_to_all:
+        extra["security"] = []
+    return {"summary": summary, "responses": responses, "openapi_extra": extra}
+
+
+def describe(app: FastAPI, *, with_tokens: bool) -> None:
+    """Make the app's OpenAPI document complete: our schemas, the token, examples."""
+
+    def openapi() -> Json:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title="sendlater", version=__version__, description=ABOUT, routes=app.routes
+            )
+            components = made.setdefault("components", {})
+            components["schemas"] = SCHEMAS
+            if with_tokens:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                made["security"] = [{"token": []}]
+            for operations in made["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)  # "default" says it
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

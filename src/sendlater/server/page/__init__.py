@@ -1,0 +1,1 @@
+"""The page: HTML, scripts and styles, sign-in."""

@@ -1,0 +1,89 @@
+"""The REST interface explained on a page of its own, made from the OpenAPI document: no CDN."""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+from starlette.responses import HTMLResponse
+
+from sendlater.server.auth import Role, require
+from sendlater.server.page import assets
+
+PLOTLY_STYLE = re.compile(rb"\.textContent='(\.maplibregl-map[^']*)'")
+"""The one text that plotly.js, as packaged, puts into a style element: of maps; we have none."""
+
+
+@cache
+def policy() -> str:
+    """Content-Security-Policy: nothing from elsewhere, no inline script, and no inline style but
+    what plotly.js adds by itself: an empty element that it fills by script, and the one above."""
+    styles = [b"", *PLOTLY_STYLE.findall(assets.contents()[assets.PLOTLY])]
+    digests = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
+    allowed = [f"'sha256-{digest}'" for digest in digests]
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' "
+        f"{' '.join(allowed)}; img-src 'self' data: blob:; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    )
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@cache
+def templates() -> Environment:
+    """Our templates; everything put into them is escaped."""
+    loader = FileSystemLoader(str(resources.files(__package__) / "templates"))
+    made = Environment(loader=loader, autoescape=select_autoescape(), trim_blocks=True)
+    made.globals["asset"] = assets.address
+    made.filters["json"] = lambda value: msgspec.json.format(
+        msgspec.json.encode(value), indent=2
+    ).decode()
+    return made
+
+
+def html(name: str, /, **values: Any) -> HTMLResponse:
+    """A page."""
+    text = templates().get_template(name).render(**values)
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy()})
+
+
+def _schema_of(spec: Any, content: Any) -> tuple[str, Any]:
+    """Name and example of the schema in a body or an answer."""
+    for one in (content or {}).values():
+        name = one.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        schema = spec["components"]["schemas"].get(name, {})
+        return name, (schema.get("examples") or [None])[0]
+    return "", None
+
+
+@router.get("/docs")
+def docs(request: Request) -> HTMLResponse:
+    """Every operation with its parameters, body and answers."""
+    require(request.scope, Role.READ)
+    spec = request.app.openapi()
+    operations = []
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            body = operation.get("requestBody", {}).get("content")
+            operations.append(
+                {
+                    "id": f"{method}{path}",
+                    "method": method.upper(),
+                    "path": path,
+                    "operation": operation,
+                    "body": _schema_of(spec, body),
+                    "kinds": list(body or {}),
+                    "answers": {
+                        status: _schema_of(spec, told.get("content"))
+                        for status, told in operation["responses"].items()
+                    },
+                }
+            )
+    return html("reference.html", spec=spec, operations=operations)

@@ -1,0 +1,118 @@
+"""The page: HTML shells, sign-in, live numbers. What it shows and does goes through /v1."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
+from sendlater.server.auth import COOKIE, SESSION_S, Role, require
+from sendlater.server.page.reference import html
+from sendlater.server.problems import Problem
+from sendlater.server.routes.schedules import server_state
+
+router = APIRouter(include_in_schema=False)
+EVENT_S = 2.0
+"""Pause between two live updates."""
+LISTENERS_MAX = 100
+"""Most pages that are updated live at once."""
+SIGN_IN_BYTES_MAX = 1_000
+PAGES = {
+    "/": ("overview", "Pending"),
+    "/schedule": ("detail", "Schedule"),
+    "/history": ("history", "History"),
+    "/rejected": ("records", "Rejected"),
+    "/dead": ("records", "Dead letters"),
+    "/audit": ("audit", "Audit"),
+}
+
+
+def _shell(request: Request) -> HTMLResponse:
+    who = require(request.scope, Role.READ)
+    at = server_state(request)
+    path = request.scope["path"]
+    name, title = PAGES[path]
+    return html(
+        f"{name}.html",
+        name=name,
+        title=title,
+        pages={to: told for to, (_, told) in PAGES.items() if to != "/schedule"},
+        path=path,
+        who=who,
+        role=who.role.name.lower(),
+        payload=at.shows_payload(who),
+        badge=at.settings.http_badge,
+        signed_in=at.tokens.asked,
+        topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
+        inboxes=" ".join(at.operations.inboxes),
+        recent=RECENT_COUNT_MAX * at.settings.shards,
+        tail=TAIL_COUNT_MAX,
+    )
+
+
+for _path in PAGES:
+    router.add_api_route(_path, _shell, methods=["GET"], name=_path)
+
+
+@router.get("/sign-in")
+def sign_in_form(request: Request) -> HTMLResponse:
+    """A form for the token."""
+    return html("sign_in.html", failed="failed" in request.query_params)
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """A session cookie for a token: scripts cannot read it, other sites cannot send it."""
+    body = await request.body()
+    if len(body) > SIGN_IN_BYTES_MAX:
+        raise Problem(413, f"expected at most {SIGN_IN_BYTES_MAX} bytes")
+    token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
+    cookie = server_state(request).tokens.session(token, now_s=int(time.time()))
+    if cookie is None:
+        return RedirectResponse("/sign-in?failed", 303)
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=SESSION_S,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.post("/sign-out")
+def sign_out() -> Response:
+    """Forget the session."""
+    answer = RedirectResponse("/sign-in", 303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+@router.get("/v1/events")
+async def events(request: Request) -> Response:
+    """The numbers of /v1/stats as server-sent events, until the page is closed."""
+    require(request.scope, Role.READ)
+    at = server_state(request)
+    if at.listeners >= LISTENERS_MAX:
+        raise Problem(429, f"expected at most {LISTENERS_MAX} live pages at once")
+
+    async def stream() -> AsyncIterator[bytes]:
+        at.listeners += 1
+        try:
+            until = time.monotonic() + SESSION_S
+            while time.monotonic() < until and not at.stopping:
+                told = await run_in_threadpool(at.watch.stats)
+                yield b"event: stats\ndata: " + msgspec.json.encode(told) + b"\n\n"
+                await asyncio.sleep(EVENT_S)
+        finally:
+            at.listeners -= 1
+
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,277 @@
+"""What the last minutes were like: rates, lateness, and why something is late, in a sentence."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from sendlater.clock import Clock
+from sendlater.errors import SendlaterError, Unavailable
+from sendlater.limits import LATE_BUCKETS_MS, OVERDUE_AFTER_MS, REDIS_MEMORY_SHARE_MAX
+from sendlater.service.metrics import HORIZONS_MS, Lag
+from sendlater.store import Admin
+
+SAMPLE_S = 2.0
+"""Pause between two looks at the counters."""
+WINDOW_MS = 300_000
+"""How far back lateness and rates look."""
+RATE_MS = 10_000
+"""The same for "per second" numbers."""
+BEAT_MS_MAX = 10_000
+"""A service that has not been heard of for so long is not running."""
+LAG_WORTH_TELLING = 1_000
+DRAIN_DEFAULT_PER_S = 50_000.0
+"""Assumed until a higher or lower rate has been measured with something overdue."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counters at one instant."""
+
+    at_ms: int
+    tally: Counter[str]
+    counts: dict[str, int]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What `why` judges by; empty ones mean all is well."""
+
+    store_answers: bool = True
+    beat_age_ms: int | None = None
+    failed: list[str] = field(default_factory=list)
+    overdue: int = 0
+    delivered_per_s: float = 0.0
+    drain_per_s: float = DRAIN_DEFAULT_PER_S
+    aside: int = 0
+    lag: dict[str, int] | None = field(default_factory=dict)
+    memory_share: float = 0.0
+
+
+def why(facts: Facts) -> list[str]:
+    """Sentences, the gravest first, that say what is wrong; none when nothing is.
+
+    >>> why(Facts())
+    []
+    >>> why(Facts(beat_age_ms=40_000, overdue=2))
+    ['No service is running (last heard of 40 s ago): nothing is delivered.']
+    >>> why(Facts(beat_age_ms=500, overdue=120_000, delivered_per_s=60_000, drain_per_s=60_000))
+    ['120,000 fell due at once and leave at 60,000 a second: the last in 2 s.']
+    """
+    if not facts.store_answers:
+        return ["Redis does not answer: nothing can be delivered or changed."]
+    told = []
+    if facts.beat_age_ms is None:
+        told.append("No service has run on this store yet: nothing is delivered.")
+    elif facts.beat_age_ms > BEAT_MS_MAX:
+        age_s = facts.beat_age_ms // 1_000
+        told.append(f"No service is running (last heard of {age_s} s ago): nothing is delivered.")
+    else:
+        told += [f"{name} has failed and is being started again." for name in facts.failed]
+        if facts.overdue and facts.delivered_per_s > 0:
+            left_s = facts.overdue / max(facts.delivered_per_s, 1)
+            told.append(
+                f"{facts.overdue:,} fell due at once and leave at {facts.delivered_per_s:,.0f} "
+                f"a second: the last in {left_s:,.0f} s."
+            )
+        elif facts.overdue and not facts.failed:
+            told.append(f"{facts.overdue:,} are overdue and nothing leaves: see the service's log.")
+    if facts.aside:
+        told.append(f"{facts.aside:,} wait until the broker answers for their target topic.")
+    if facts.lag is None:
+        told.append("The broker does not answer: new schedules are not read.")
+    elif (behind := sum(facts.lag.values())) >= LAG_WORTH_TELLING:
+        told.append(f"Intake is {behind:,} records behind: they may be late when it reads them.")
+    if facts.memory_share > REDIS_MEMORY_SHARE_MAX:
+        told.append(f"Redis uses {facts.memory_share:.0%} of its memory: at 100% nothing is taken.")
+    return told
+
+
+def quantile_ms(late: Mapping[str, int], share: float) -> float | None:
+    """Lateness below which `share` of the deliveries lie; within a bucket they count as even.
+
+    >>> quantile_ms({"1": 50, "2": 50}, 0.5), quantile_ms({"1": 50, "2": 50}, 0.75)
+    (1.0, 1.5)
+    """
+    total = sum(late.values())
+    if not total:
+        return None
+    wanted, below, low = share * total, 0, 0
+    for edge in LATE_BUCKETS_MS:
+        count = late.get(str(edge), 0)
+        if count and below + count >= wanted:
+            return low + (edge - low) * (wanted - below) / count
+        below, low = below + count, edge
+    return float(LATE_BUCKETS_MS[-1])
+
+
+def predicted_late_ms(
+    counts: Sequence[int], edges_ms: Sequence[int], *, waiting: int, drain_per_s: float
+) -> list[int]:
+    """How late the last of each bucket will be, if what falls due leaves at a steady rate.
+
+    >>> predicted_late_ms([3_000, 0], [0, 1_000, 2_000], waiting=0, drain_per_s=1_000)
+    [2000, 1000]
+    """
+    late = []
+    for count, low, high in zip(counts, edges_ms, edges_ms[1:], strict=False):
+        room = drain_per_s * (high - low) / 1_000
+        waiting = int(max(0.0, waiting + count - room))
+        late.append(round(waiting * 1_000 / drain_per_s))
+    return late
+
+
+class Watch:
+    """Looks at the counters every now and then, in a thread; answers from what it saw."""
+
+    def __init__(self, admin: Admin, *, lag: Lag, dead_topic: str, clock: Clock) -> None:
+        self._admin, self._lag, self._clock = admin, lag, clock
+        self._dead = f"delivered:{dead_topic}"
+        self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1_000 / SAMPLE_S))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.drain_per_s = DRAIN_DEFAULT_PER_S
+        self.drain_measured = False
+        self._lag_seen: dict[str, int] | None = {}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+            except Unavailable:
+                pass  # `stats` says so to whoever asks
+            except Exception:
+                _log.exception("looking at the counters failed, will go on")
+            self._stop.wait(SAMPLE_S)
+
+    def look(self) -> None:
+        """Take one sample."""
+        now_ms, admin = self._clock.now_ms(), self._admin
+        sample = Sample(now_ms, admin.tally(), admin.pending.counts())
+        if self._samples:
+            last = self._samples[-1]
+            rate = _rate(last, sample, "delivered:")
+            # Only a busy interval says what the limit is.
+            if last.counts["pending"] and rate > 1_000 and self._overdue(last.at_ms):
+                self.drain_per_s = 0.7 * self.drain_per_s + 0.3 * rate
+                self.drain_measured = True
+        self._samples.append(sample)
+        try:
+            self._lag_seen = self._lag()
+        except SendlaterError:
+            self._lag_seen = None
+
+    def _overdue(self, at_ms: int) -> int:
+        return self._admin.count(to_ms=at_ms - OVERDUE_AFTER_MS)
+
+    def since(self, window_ms: int) -> tuple[Sample, Sample] | None:
+        """The latest sample, and the first within a window before it."""
+        samples = list(self._samples)
+        if len(samples) < 2:
+            return None
+        first = next(s for s in samples if s.at_ms >= samples[-1].at_ms - window_ms)
+        return (first, samples[-1]) if first is not samples[-1] else (samples[-2], samples[-1])
+
+    def stats(self) -> dict[str, Any]:
+        """Counts now, rates and lateness of the last minutes, and why something is late."""
+        now_ms, admin = self._clock.now_ms(), self._admin
+        try:
+            counts, tally = admin.pending.counts(), admin.tally()
+            oldest_ms = admin.pending.oldest_due_ms()
+            overdue = self._overdue(now_ms)
+            due = {name: admin.count(to_ms=now_ms + ms) for name, ms in HORIZONS_MS.items()}
+            used, limit = admin.memory()
+        except Unavailable as error:
+            return {
+                "at_ms": now_ms,
+                "pending": 0,
+                "overdue": 0,
+                "due": {},
+                "late_ms": {},
+                "why": why(Facts(store_answers=False)),
+                "error": str(error),
+            }
+        beat_ms = tally["beat-ms"]
+        workers = {n.removeprefix("worker:"): n for n in tally if n.startswith("worker:")}
+        short = self.since(RATE_MS)
+        delivered_per_s = _rate(*short, "delivered:") if short else 0.0
+        facts = Facts(
+            beat_age_ms=now_ms - beat_ms if beat_ms else None,
+            failed=sorted(name for name, key in workers.items() if not tally[key]),
+            overdue=overdue,
+            delivered_per_s=delivered_per_s,
+            drain_per_s=self.drain_per_s,
+            aside=counts["aside"],
+            lag=self._lag_seen,
+            memory_share=used / limit if limit else 0.0,
+        )
+        return {
+            "at_ms": now_ms,
+            **counts,
+            "delivered": _sum(tally, "delivered:"),
+            "rescheduled": tally["rescheduled"],
+            "dead": tally[self._dead],
+            "due": due,
+            "overdue": overdue,
+            "oldest_overdue_ms": now_ms - oldest_ms if overdue and oldest_ms is not None else 0,
+            "late_ms": self._late(),
+            "delivered_per_s": round(delivered_per_s, 1),
+            "parked_per_s": round(_count_rate(short, "parked"), 1),
+            "drain_per_s": round(self.drain_per_s),
+            "intake_lag": self._lag_seen,
+            "redis": {"used_bytes": used, "max_bytes": limit},
+            "service_heard_ms": now_ms - beat_ms if beat_ms else None,
+            "workers": {name: bool(tally[key]) for name, key in sorted(workers.items())},
+            "canary_late_ms": tally["canary-late-ms"] if tally["canary-at-ms"] else None,
+            "why": why(facts),
+        }
+
+    def _late(self) -> dict[str, Any]:
+        both = self.since(WINDOW_MS)
+        late: dict[str, int] = {}
+        if both:
+            first, last = both
+            late = {
+                name.removeprefix("late:"): count - first.tally[name]
+                for name, count in last.tally.items()
+                if name.startswith("late:")
+            }
+        window_ms = both[1].at_ms - both[0].at_ms if both else 0
+        return {
+            "p50": quantile_ms(late, 0.5),
+            "p99": quantile_ms(late, 0.99),
+            "window_s": round(window_ms / 1_000),
+            "count": sum(late.values()),
+        }
+
+
+def _sum(tally: Mapping[str, int], prefix: str) -> int:
+    return sum(count for name, count in tally.items() if name.startswith(prefix))
+
+
+def _rate(first: Sample, last: Sample, prefix: str) -> float:
+    seconds = max(1, last.at_ms - first.at_ms) / 1_000
+    return max(0.0, (_sum(last.tally, prefix) - _sum(first.tally, prefix)) / seconds)
+
+
+def _count_rate(both: tuple[Sample, Sample] | None, name: str) -> float:
+    if not both:
+        return 0.0
+    first, last = both
+    return max(
+        0.0, (last.counts[name] - first.counts[name]) * 1_000 / max(1, last.at_ms - first.at_ms)
+    )

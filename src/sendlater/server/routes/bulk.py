@@ -1,0 +1,110 @@
+"""REST: changes of many schedules at once, the audit trail, undo."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from sendlater.server import json_shapes as wire
+from sendlater.server.auth import Role, require
+from sendlater.server.bulk_changes import Plan, plan_move
+from sendlater.server.openapi import IDEMPOTENCY_KEY, documented
+from sendlater.server.problems import Problem
+from sendlater.server.routes.schedules import JSON, answer, once, server_state
+from sendlater.store import Filter
+
+router = APIRouter()
+
+BULK = (IDEMPOTENCY_KEY,)
+
+
+async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
+    who = require(request.scope, Role.ADMIN)
+    at = server_state(request)
+    body = await request.body()
+
+    async def work() -> Response:
+        given = wire.decode(kind, body)
+        now_ms = at.clock.now_ms()
+        plan = plan_of(given, now_ms)
+        if given.ids is not None and given.has_filter:
+            raise Problem(422, "expected either ids or a filter, got both")
+        wanted: Filter | list[bytes]
+        if given.ids is not None:
+            wanted = [i.encode() for i in given.ids]
+        else:
+            wanted = given.filter(now_ms=now_ms)
+        what = {k: v for k, v in msgspec.structs.asdict(given).items() if v is not None}
+        what.pop("dry_run")
+        if given.ids is not None:
+            what["ids"] = given.ids[:5] + (["..."] if len(given.ids) > 5 else [])
+        result = await run_in_threadpool(
+            at.bulk.run, who.name, plan, wanted, what=what, dry_run=given.dry_run
+        )
+        return answer(result)
+
+    return await once(request, who, body, work)
+
+
+@router.post(
+    "/v1/schedules:cancel",
+    tags=["bulk"],
+    **documented("Take many back.", body={JSON: "BulkCancel"}, answers={200: "Bulk"}, headers=BULK),
+)
+async def bulk_cancel(request: Request) -> Response:
+    """All that match, up to 100,000; with dry_run only their count."""
+    return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("cancel"))
+
+
+@router.post(
+    "/v1/schedules:deliver-now",
+    tags=["bulk"],
+    **documented(
+        "Make many due at once.", body={JSON: "BulkCancel"}, answers={200: "Bulk"}, headers=BULK
+    ),
+)
+async def bulk_deliver_now(request: Request) -> Response:
+    """All that match, up to 100,000; it cannot be undone."""
+    return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("deliver-now"))
+
+
+@router.post(
+    "/v1/schedules:reschedule",
+    tags=["bulk"],
+    **documented(
+        "Give many other due times.", body={JSON: "BulkMove"}, answers={200: "Bulk"}, headers=BULK
+    ),
+)
+async def bulk_move(request: Request) -> Response:
+    """Shifted by so much, spread evenly over so long, or all to one time."""
+    return await _bulk(
+        request, wire.BulkMove, lambda given, now_ms: plan_move(given, now_ms=now_ms)
+    )
+
+
+@router.get(
+    "/v1/audit",
+    tags=["audit"],
+    **documented("Who changed what, latest first.", answers={200: "Audit"}),
+)
+def audit(
+    request: Request,
+    limit: int = Query(50, ge=1, le=500),
+    skip: int = Query(0, ge=0, le=100_000),
+) -> Response:
+    """Each change made through REST or the page."""
+    require(request.scope, Role.READ)
+    return answer({"items": list(server_state(request).bulk.trail(first=skip, count=limit))})
+
+
+@router.post(
+    "/v1/audit/{id}:undo",
+    tags=["audit"],
+    **documented("Undo a change.", answers={200: "Bulk"}),
+)
+def undo(request: Request, id: str) -> Response:
+    """Brings back what was cancelled and moves back what was moved, unless changed since."""
+    who = require(request.scope, Role.ADMIN)
+    return answer(server_state(request).bulk.undo(who.name, id))

@@ -1,0 +1,60 @@
+"""REST: liveness, readiness, metrics."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from sendlater.errors import SendlaterError
+from sendlater.server.auth import Role, require
+from sendlater.server.openapi import documented
+from sendlater.server.problems import Problem
+from sendlater.server.routes.schedules import server_state
+
+router = APIRouter()
+
+
+@router.get(
+    "/healthz",
+    tags=["health"],
+    **documented("Whether this process lives.", answers={200: ""}, open_to_all=True),
+)
+async def healthz() -> Response:
+    """Always 200."""
+    return Response("ok\n", media_type="text/plain")
+
+
+@router.get(
+    "/readyz",
+    tags=["health"],
+    **documented("Whether store and broker answer.", answers={200: ""}, open_to_all=True),
+)
+async def readyz(request: Request) -> Response:
+    """503 with the reason when one does not."""
+    at = server_state(request)
+
+    def ask() -> None:
+        at.pending.counts()
+        at.broker.ends(at.operations.inbox)
+
+    try:
+        # Not in the threads of other requests, which may all be waiting for intake.
+        await asyncio.to_thread(ask)
+    except SendlaterError as error:
+        raise Problem(503, str(error)) from error
+    return Response("ready\n", media_type="text/plain")
+
+
+@router.get(
+    "/metrics",
+    tags=["health"],
+    **documented("Prometheus metrics.", answers={200: ""}),
+)
+def metrics(request: Request) -> Response:
+    """In Prometheus' text format."""
+    require(request.scope, Role.READ)
+    registry = CollectorRegistry()
+    registry.register(server_state(request).metrics)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,98 @@
+"""REST: counts, the histogram of what is due, the last deliveries."""
+
+import itertools
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from sendlater.limits import (
+    BUCKETS_COUNT_MAX,
+    OVERDUE_AFTER_MS,
+    RECENT_COUNT_MAX,
+)
+from sendlater.server import json_shapes as wire
+from sendlater.server.auth import Role, require
+from sendlater.server.openapi import documented
+from sendlater.server.recent_numbers import predicted_late_ms
+from sendlater.server.routes.schedules import answer, server_state
+
+router = APIRouter()
+
+
+@router.get("/v1/stats", tags=["numbers"], **documented("Numbers.", answers={200: "Stats"}))
+def stats(request: Request) -> Response:
+    """Counts now, rates and lateness of the last minutes, and why something is late."""
+    require(request.scope, Role.READ)
+    return answer(server_state(request).watch.stats())
+
+
+@router.get(
+    "/v1/histogram",
+    tags=["numbers"],
+    **documented("What is due when.", answers={200: "Histogram"}),
+)
+def histogram(
+    request: Request,
+    due_from: str | None = Query(None, description="Default: now."),
+    due_to: str | None = Query(None, description="Default: the last one's due time."),
+    buckets: int = Query(60, ge=1, le=BUCKETS_COUNT_MAX),
+) -> Response:
+    """Counts of equal spans of time, exact and by topic, and how late each will be."""
+    require(request.scope, Role.READ)
+    at = server_state(request)
+    now_ms, admin = at.clock.now_ms(), at.operations.admin
+    wanted = wire.to_filter(
+        due_from=due_from or "+0", due_to=due_to, id_prefix=None, topic=None, now_ms=now_ms
+    )
+    last_ms = wanted.to_ms if wanted.to_ms is not None else admin.last_due_ms()
+    end_ms = max(wanted.from_ms + buckets, (last_ms or wanted.from_ms) + 1)
+    span = end_ms - wanted.from_ms
+    edges = [wanted.from_ms + span * n // buckets for n in range(buckets + 1)]
+    got = admin.timeline(edges)
+    before = admin.count(to_ms=edges[0] - 1) if edges[0] <= now_ms else 0
+    late = predicted_late_ms(got.counts, edges, waiting=before, drain_per_s=at.watch.drain_per_s)
+    return answer(
+        {
+            "now_ms": now_ms,
+            "edges_ms": edges,
+            "counts": got.counts,
+            "topics": got.topics,
+            "sampled": got.sampled,
+            "overdue": admin.count(to_ms=now_ms - OVERDUE_AFTER_MS),
+            "drain_per_s": round(at.watch.drain_per_s),
+            "drain_measured": at.watch.drain_measured,
+            "late_ms": late,
+        }
+    )
+
+
+@router.get(
+    "/v1/deliveries",
+    tags=["looking back"],
+    **documented("The last deliveries, latest first.", answers={200: "Deliveries"}),
+)
+def deliveries(
+    request: Request,
+    search: str = Query("", max_length=200, description="Part of the id or of the topic."),
+    limit: int = Query(100, ge=1, le=1_000),
+) -> Response:
+    """What the lanes handed to the producer, and how late; at high rates a sample."""
+    require(request.scope, Role.READ)
+    at = server_state(request)
+    wanted = search.encode(errors="surrogateescape")
+    every = at.operations.admin.recent(
+        count_max=RECENT_COUNT_MAX * at.settings.shards if search else limit
+    )
+    found = (one for one in every if wanted in one.id or search in one.topic)
+    items = [
+        {
+            **wire.show_id(one.id),
+            "topic": one.topic,
+            "due_ms": one.due_ms,
+            "at_ms": one.at_ms,
+            "at": wire.to_time(one.at_ms),
+            "late_ms": one.at_ms - one.due_ms,
+        }
+        for one in itertools.islice(found, limit)
+    ]
+    return answer({"items": items})

@@ -1,0 +1,317 @@
+"""REST: one schedule, many, pages of them."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from sendlater.errors import BadRequest
+from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
+from sendlater.model import Schedule
+from sendlater.operations.requests import from_cursor, to_cursor
+from sendlater.operations.schedules import Changed
+from sendlater.server import json_shapes as wire
+from sendlater.server.auth import Identity, Role, require
+from sendlater.server.openapi import (
+    IDEMPOTENCY_KEY,
+    IDEMPOTENCY_KEY_CHARS_MAX,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    documented,
+)
+from sendlater.server.problems import Problem, as_problem
+from sendlater.server.state import ServerState
+from sendlater.store import Answer
+from sendlater.store.codec import VERSION_CHARS
+
+JSON, NDJSON = "application/json", "application/x-ndjson"
+ONE = "/v1/schedules/"
+NOW = ":deliver-now"
+ETAG = re.compile(r'(W/)?"[^",\s]{1,100}"')
+NO_VERSION = "-" * VERSION_CHARS
+AWAY = HTTPStatus.SERVICE_UNAVAILABLE
+LOOK_S = 1.0
+"""Longest wait for intake before a list, which is shown all the same when it does not come."""
+router = APIRouter(tags=["schedules"])
+
+
+def answer(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return Response(msgspec.json.encode(body), status_code=status, media_type=JSON, headers=headers)
+
+
+def server_state(request: Request) -> ServerState:
+    """What all requests share."""
+    found: ServerState = request.app.state.server_state
+    return found
+
+
+@router.post(
+    "/v1/schedules",
+    status_code=201,
+    **documented(
+        "Schedule one, or with application/x-ndjson many.",
+        body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
+        answers={201: "Schedule", 200: "Accepted"},
+        headers=(IDEMPOTENCY_KEY,),
+    ),
+)
+async def create(request: Request) -> Response:
+    """Returns when the schedule is safe: on the inbox, or in the store where there is no Kafka.
+
+    NDJSON is taken line by line, up to 100,000 of them; lines that are refused are told, and when
+    all are, it is an error.
+    """
+    who = require(request.scope, Role.WRITE)
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind == NDJSON:
+        return await once(request, who, body, lambda: _create_many(server_state(request), body))
+    if kind != JSON:
+        raise Problem(415, f"expected {JSON} or {NDJSON}, got {kind}")
+    return await once(request, who, body, lambda: _create_one(server_state(request), body))
+
+
+async def _create_one(at: ServerState, body: bytes) -> Response:
+    schedule = wire.decode(wire.NewSchedule, body).schedule(now_ms=at.clock.now_ms())
+    await at.written(schedule)
+    where = {"Location": f"{ONE}{_quoted(schedule.id)}"}
+    return answer(wire.show(schedule, payload=False), status=201, headers=where)
+
+
+async def _create_many(at: ServerState, body: bytes) -> Response:
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if len(lines) > LINES_COUNT_MAX:
+        raise Problem(413, f"expected at most {LINES_COUNT_MAX} lines, got {len(lines)}")
+
+    def write() -> Response:
+        ids: list[str | None] = [None] * len(lines)
+        good: list[tuple[int, Schedule]] = []
+        refused: list[dict[str, Any]] = []
+        for number, line in enumerate(lines):
+            try:
+                schedule = wire.decode(wire.NewSchedule, line).schedule(now_ms=at.clock.now_ms())
+                at.operations.checked(schedule)
+                good.append((number, schedule))
+            except (Problem, BadRequest) as error:
+                refused.append({"line": number + 1, "status": 422, "detail": str(error)})
+        failed = at.operations.write([schedule for _, schedule in good])
+        away: Exception | None = None
+        for (number, schedule), failure in zip(good, failed, strict=True):
+            if failure is None:
+                ids[number] = schedule.id.decode()
+            else:
+                problem = as_problem(failure)
+                away = away or (failure if problem.status == AWAY else None)
+                refused.append(
+                    {"line": number + 1, "status": problem.status, "detail": problem.detail}
+                )
+        refused.sort(key=lambda one: one["line"])
+        if away and not any(ids):
+            raise away
+        if refused and len(refused) == len(lines):
+            told = f"every line is refused, the first: {refused[0]['detail']}"
+            raise Problem(422, told, refused=refused)
+        body = {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
+        # Lines that an outage has refused are for the caller to send again: nothing to keep.
+        return answer(body, headers={"Retry-After": "1"} if away else None)
+
+    return await run_in_threadpool(write)
+
+
+@router.get(
+    "/v1/schedules",
+    **documented("Pending schedules in due order, page by page.", answers={200: "Page"}),
+)
+def page(
+    request: Request,
+    due_from: str | None = Query(None, description="RFC 3339, +15m or seconds since 1970."),
+    due_to: str | None = Query(None, description="The same; not included."),
+    id_prefix: str | None = Query(None),
+    topic: str | None = Query(None),
+    caller: str | None = Query(None, description="As header CALLER_SERVICE says."),
+    state: Literal["pending", "claimed"] = Query(
+        "pending", description="claimed: on their way, without pages."
+    ),
+    order: Literal["first", "last"] = Query(
+        "first", description="Which come first: those due first, or last."
+    ),
+    limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
+    cursor: str | None = Query(None),
+) -> Response:
+    """With a filter a page may be short, or empty, and not the last one.
+
+    When intake is behind for a second, header Sendlater-Behind names what it has not read.
+    """
+    who = require(request.scope, Role.READ)
+    at = server_state(request)
+    wanted = wire.to_filter(
+        due_from=due_from,
+        due_to=due_to,
+        id_prefix=id_prefix,
+        topic=topic,
+        caller=caller,
+        now_ms=at.clock.now_ms(),
+    )
+    behind = at.operations.caught_up(within_s=LOOK_S)
+    if state == "pending":
+        after = from_cursor(cursor) if cursor else None
+        got = at.operations.admin.page(
+            wanted, count_max=limit, after=after, backwards=order == "last"
+        )
+        found, next_cursor = got.schedules, got.after and to_cursor(got.after)
+    else:
+        found, next_cursor = at.operations.admin.claimed(wanted, count_max=limit), None
+    payload = at.shows_payload(who)
+    items = [wire.show(one, payload=payload) for one in found]
+    told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
+    return answer({"items": items, "next_cursor": next_cursor}, headers=told)
+
+
+@router.post(
+    "/v1/schedules/{id:path}:deliver-now",
+    **documented("Make one due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
+)
+def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers moved, delivering (it is on its way already) or unknown."""
+    who, at = require(request.scope, Role.WRITE), server_state(request)
+    changed = at.operations.deliver_now(_id(request, cut=NOW), version=_if_match(request))
+    return _told(at, who, "deliver-now", changed)
+
+
+@router.get(
+    "/v1/schedules/{id:path}",
+    **documented(
+        "One schedule, pending or claimed.",
+        answers={200: "Schedule"},
+        headers=(IF_NONE_MATCH,),
+    ),
+)
+def get(request: Request, id: str) -> Response:  # noqa: ARG001
+    """404 when it is unknown, delivered or cancelled. Its version is the ETag."""
+    who, at = require(request.scope, Role.READ), server_state(request)
+    found = at.operations.get(_id(request))
+    if found is None:
+        raise Problem(404, "neither pending nor on its way: unknown, delivered or cancelled")
+    tag = {"ETag": f'"{found.version}"'}
+    if request.headers.get("if-none-match", "").strip() == tag["ETag"]:
+        return Response(status_code=304, headers=tag)
+    return answer(wire.show(found, payload=at.shows_payload(who)), headers=tag)
+
+
+@router.delete(
+    "/v1/schedules/{id:path}",
+    **documented("Take one back.", answers={200: "Answer"}, headers=(IF_MATCH,)),
+)
+def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers cancelled, delivering (too late) or unknown, and it is true."""
+    who, at = require(request.scope, Role.WRITE), server_state(request)
+    changed = at.operations.cancel(_id(request), version=_if_match(request))
+    return _told(at, who, "cancel", changed)
+
+
+@router.patch(
+    "/v1/schedules/{id:path}",
+    **documented(
+        "Give one another due time.",
+        body={JSON: "NewTime"},
+        answers={200: "Answer"},
+        headers=(IF_MATCH,),
+    ),
+)
+async def move(request: Request, id: str) -> Response:  # noqa: ARG001
+    """Answers moved, delivering (too late) or unknown. Times in the past mean now."""
+    who, at = require(request.scope, Role.WRITE), server_state(request)
+    due_ms = wire.decode(wire.When, await request.body()).resolve(now_ms=at.clock.now_ms())
+
+    def work() -> Response:
+        changed = at.operations.move(_id(request), due_ms=due_ms, version=_if_match(request))
+        return _told(at, who, "reschedule", changed)
+
+    return await run_in_threadpool(work)
+
+
+def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Response:
+    """The answer to a change, which goes into the audit trail if it was made."""
+    if changed.answer is Answer.CHANGED:
+        raise Problem(412, "it has been changed since; read it again")
+    body: dict[str, Any] = {"answer": changed.answer.value}
+    headers = {}
+    if changed.after is not None:
+        body |= {"due_ms": changed.after.due_ms, "due_at": wire.to_time(changed.after.due_ms)}
+        headers["ETag"] = f'"{changed.after.version}"'
+    if changed.answer in (Answer.CANCELLED, Answer.MOVED) and changed.before is not None:
+        at.bulk.note_one(who.name, action, changed)
+    return answer(body, headers=headers)
+
+
+def _id(request: Request, *, cut: str = "") -> bytes:
+    """The id in the path, byte for byte: ids need not be text."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path = unquote_to_bytes(raw.partition(b"?")[0])
+    found = path.partition(ONE.encode())[2].removesuffix(cut.encode())
+    if not found:
+        raise Problem(404, "expected an id behind /v1/schedules/")
+    return found
+
+
+def _if_match(request: Request) -> str:
+    """The version asked for; empty: any."""
+    given = request.headers.get("if-match", "*").strip()
+    if given == "*":
+        return ""
+    if not ETAG.fullmatch(given):
+        raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
+    version = given.removeprefix("W/")[1:-1]
+    # The store compares as much as it is given: a part of a version is none.
+    return version if len(version) == VERSION_CHARS else NO_VERSION
+
+
+def _quoted(schedule_id: bytes) -> str:
+    return quote_from_bytes(schedule_id, safe="")
+
+
+async def once(
+    request: Request, who: Identity, body: bytes, work: Callable[[], Awaitable[Response]]
+) -> Response:
+    """The answer to a request; with an Idempotency-Key the one given to the first such request."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return await work()
+    if not 0 < len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        raise Problem(400, f"Idempotency-Key: expected 1 to 255 characters, got {len(key)}")
+    keys = server_state(request).idempotency
+    name = hashlib.sha256(f"{who.name}\0{key}".encode()).hexdigest()
+    asked = f"{request.method} {request.scope['path']}\0".encode() + body
+    digest = hashlib.sha256(asked).digest()
+    kept = await asyncio.to_thread(keys.begin, name, digest)
+    if kept is not None:
+        if kept[:32] != digest:
+            raise Problem(422, "Idempotency-Key: used before with another request")
+        if len(kept) == 32:
+            raise Problem(409, "the first request with this Idempotency-Key is under way")
+        status, headers, content = msgspec.json.decode(kept[32:])
+        headers["Idempotency-Replayed"] = "true"
+        return Response(content, status_code=status, media_type=JSON, headers=headers)
+    try:
+        response = await work()
+    except BaseException:
+        with suppress(Exception):
+            await asyncio.to_thread(keys.drop, name)
+        raise
+    if "retry-after" in response.headers:
+        await asyncio.to_thread(keys.drop, name)
+        return response
+    where = {k: v for k, v in response.headers.items() if k in ("location", "etag")}
+    kept_answer = msgspec.json.encode((response.status_code, where, bytes(response.body).decode()))
+    await asyncio.to_thread(keys.keep, name, digest, kept_answer)
+    return response

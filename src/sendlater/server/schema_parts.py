@@ -1,0 +1,123 @@
+"""What the JSON Schemas of the REST interface are made of."""
+
+from typing import Any
+
+from sendlater.dialects.names import TOPIC
+from sendlater.limits import BULK_IDS_MAX
+from sendlater.model import DUE_MS_MAX
+
+Json = dict[str, Any]
+BASE64 = {"type": "string", "contentEncoding": "base64"}
+
+
+def object_of(
+    required: list[str] | None = None, /, *, example: Any = None, **properties: Any
+) -> Json:
+    made: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        made["required"] = required
+    if example is not None:
+        made["examples"] = [example]
+    return made
+
+
+def or_null(kind: str, **more: Any) -> Json:
+    return {"type": [kind, "null"], **more}
+
+
+def ref(name: str) -> Json:
+    """A reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+MS = {"type": "integer", "minimum": 0, "maximum": DUE_MS_MAX}
+COUNT = {"type": "integer", "minimum": 0}
+TEXT = {"type": "string"}
+SPAN: Json = {
+    "type": ["number", "string"],
+    "description": "Seconds, or text: 90, 1.5, 15m, 2h30m, PT15M.",
+}
+SPAN_OR_NULL: Json = {**SPAN, "type": ["number", "string", "null"]}
+WHEN: Json = {
+    "due_at": or_null(
+        "string", description="RFC 3339 with a zone, +15m from now, or seconds since 1970."
+    ),
+    "due_ms": {**MS, "type": ["integer", "null"], "description": "Milliseconds since 1970."},
+    "delay": SPAN_OR_NULL,
+}
+NOT_GIVEN: Json = {"type": "null"}
+
+
+def one_of(*fields: str) -> Json:
+    """Exactly one of these fields is given; null is as good as none."""
+    return {
+        "oneOf": [
+            {
+                "required": [one],
+                "properties": {
+                    **dict.fromkeys(fields, NOT_GIVEN),
+                    one: {"not": NOT_GIVEN},
+                },
+            }
+            for one in fields
+        ]
+    }
+
+
+TOPIC_NAME = {"type": "string", "pattern": f"^{TOPIC}$"}
+HEADER = {
+    "oneOf": [
+        {
+            "type": "array",
+            "items": or_null("string"),
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        object_of(
+            ["name"],
+            name={"type": "string", "minLength": 1},
+            value=or_null("string"),
+            value_base64={**BASE64, "type": ["string", "null"]},
+        ),
+    ],
+    "description": "[name, text or null], or an object where the value is bytes.",
+}
+SELECTION: Json = {
+    "ids": {
+        "type": ["array", "null"],
+        "items": {"type": "string", "minLength": 1},
+        "maxItems": BULK_IDS_MAX,
+    },
+    "due_from": or_null("string"),
+    "due_to": or_null("string", description="Not included."),
+    "id_prefix": or_null("string"),
+    "topic": or_null("string"),
+    "caller": or_null("string", description="As header CALLER_SERVICE says."),
+    "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
+}
+SCHEDULE: Json = {
+    "id": "order-7",
+    "topic": "orders",
+    "due_ms": 1796112000000,
+    "due_at": "2026-12-01T08:00:00.000Z",
+    "state": "pending",
+    "partition": None,
+    "value_bytes": 12,
+    "version": "0a1b2c3d4e5f6071",
+    "key": "7",
+    "value": '{"order": 7}',
+    "headers": [["tenant", "a"]],
+}
+RECORD: Json = {
+    "place": "0/17",
+    "topic": "rejected",
+    "at_ms": 1796112000003,
+    "at": "2026-12-01T08:00:00.003Z",
+    "value_bytes": 12,
+    "reason": "no-time",
+    "detail": "expected sendlater-delay or another time, got none",
+    "origin": "schedules/1/4711",
+    "key": "7",
+    "value": '{"order": 7}',
+    "headers": [["sendlater-rejected", "no-time"]],
+}

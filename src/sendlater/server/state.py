@@ -1,0 +1,86 @@
+"""What all requests of one process share."""
+
+import asyncio
+from functools import partial
+
+from anyio import CapacityLimiter
+
+from sendlater.brokers.open import open_broker
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import Settings
+from sendlater.limits import FOLLOWERS_COUNT_MAX
+from sendlater.model import Schedule
+from sendlater.operations.schedules import Operations
+from sendlater.server.auth import Identity, Role, Tokens
+from sendlater.server.batch_writer import LoopWaker, Writer
+from sendlater.server.bulk_changes import Bulk
+from sendlater.server.recent_numbers import Watch
+from sendlater.server.topic_records import Records
+from sendlater.service.metrics import StoreMetrics, intake_lag
+from sendlater.store import Pending
+from sendlater.store.audit import AuditTrail
+from sendlater.store.idempotency import IdempotencyKeys
+
+
+class ServerState:
+    """Connections, the writer's thread, the watch's thread, tokens. `start` it in the loop."""
+
+    def __init__(self, settings: Settings, *, redis_url: str, clock: Clock | None = None) -> None:
+        """Raises Unavailable, or BadSettings for tokens that cannot be read."""
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.tokens = Tokens(settings.http_tokens)
+        self.pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)
+        self.pending.require_layout()
+        self.broker = open_broker(settings, redis_url=redis_url)
+        self.operations = Operations(
+            settings, pending=self.pending, broker=self.broker, clock=self.clock
+        )
+        self.audit = AuditTrail(self.pending)
+        self.idempotency = IdempotencyKeys(self.pending)
+        self.bulk = Bulk(
+            self.operations, self.audit, clock=self.clock, undo_hours=settings.undo_hours
+        )
+        self.records = Records(settings, redis_url=redis_url)
+        lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
+        dead_topic = settings.dead_topic
+        self.metrics = StoreMetrics(self.pending, lag=lag, dead_topic=dead_topic, clock=self.clock)
+        self.watch = Watch(self.operations.admin, lag=lag, dead_topic=dead_topic, clock=self.clock)
+        self.listeners = 0
+        """Pages that are updated live."""
+        self.followers = CapacityLimiter(FOLLOWERS_COUNT_MAX)
+        """Requests that wait for records of a topic; more take turns."""
+        self.stopping = False
+        self._writer: Writer | None = None
+        self._waker: LoopWaker | None = None
+
+    def start(self) -> None:
+        """Begin; called in the event loop that serves."""
+        self._waker = LoopWaker(asyncio.get_running_loop())
+        self._writer = Writer(self.operations)
+        self.watch.start()
+
+    def stop(self) -> None:
+        """End the threads, once what was handed over has been written."""
+        self.stopping = True
+        self.watch.stop()
+        if self._writer is not None:
+            self._writer.close()
+        self.broker.close()
+
+    async def written(self, schedule: Schedule) -> None:
+        """Wait until a schedule is safe. Raises BadRequest, BadTime, Unavailable."""
+        assert self._writer is not None, "started"
+        assert self._waker is not None, "started"
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done = partial(self._waker.ring, future)
+        if self.operations.ready():
+            self.operations.send(schedule, done=done)
+        else:
+            self.operations.checked(schedule)
+            self._writer.put(schedule, done=done)
+        await future
+
+    def shows_payload(self, who: Identity) -> bool:
+        """Whether somebody is shown payloads, keys and headers."""
+        return who.role >= Role[self.settings.http_payload_role.upper()]

@@ -1,0 +1,1 @@
+"""The service: what must run, started, watched and stopped."""

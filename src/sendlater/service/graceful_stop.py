@@ -1,0 +1,59 @@
+"""A graceful stop: lanes end their batch early, and what they have delivered is settled."""
+
+import json
+import time
+from collections.abc import Sequence
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sendlater.service.supervision import Worker
+from sendlater.store import Batch, Pending
+
+LOOK_PAUSE_S = 0.025
+"""Pause between two looks at whether the lanes are done."""
+
+_log = structlog.get_logger()
+
+
+def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: float) -> None:
+    """Ask lanes to claim no more, and settle what Spark commits of them; not longer than a while.
+
+    What is left is released at the next start. Raises StoreUnavailable, Fenced.
+    """
+    pending.drain(owner=owner)
+    deadline = time.monotonic() + within_s
+    lanes = [w for w in workers if w.lane is not None and w.query is not None]
+    while lanes and time.monotonic() < deadline:
+        lanes = [worker for worker in lanes if not _settled(pending, worker)]
+        time.sleep(LOOK_PAUSE_S)
+    for worker in lanes:
+        _log.warning(
+            "lane did not end in time; its batch is released at the next start",
+            query=worker.name,
+        )
+
+
+def _settled(pending: Pending, worker: Worker) -> bool:
+    """Settle what Spark has committed of a draining lane; whether that was all of it.
+
+    A stopping query never commits its last batch to the source, so it is done here.
+    """
+    query = worker.query
+    assert isinstance(query, StreamingQuery)
+    mine = {
+        batch
+        for shard in pending.shards
+        for batch in map(Batch.named, shard.batches())
+        if (batch.lane, batch.run) == (worker.lane, worker.run)
+    }
+    if not mine or not query.isActive:
+        return True
+    progress = query.lastProgress
+    if progress is None:
+        return False
+    committed = int(json.loads(progress.sources[0].endOffset)["batch"])
+    for batch in mine:
+        if batch.order <= committed:
+            pending.settle(batch)
+    return max(batch.order for batch in mine) <= committed

@@ -1,0 +1,229 @@
+"""Prometheus metrics of one installation, read from its store when somebody asks.
+
+Everything lies in the store, so that each process of an installation tells the same numbers, and a
+restart of the service resets none of them. docs/reference/metrics.md explains each.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from sendlater.brokers.broker import Broker
+from sendlater.brokers.redis import open_topics
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import Settings
+from sendlater.errors import BadSettings, Unavailable
+from sendlater.limits import LATE_BUCKETS_MS, OVERDUE_AFTER_MS
+from sendlater.store import Admin, Pending
+
+HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000}
+"""How far `sendlater_due` looks ahead, by its label."""
+LAG_COUNT_MAX = 1_000
+"""Most unread records that are counted per partition of a topic on Redis."""
+
+COUNTERS = {
+    "parked": "Schedules written to the store.",
+    "replaced": "Schedules that took the place of an older one with the same id.",
+    "cancelled": "Schedules taken back.",
+    "settled": "Schedules whose delivery the broker has acknowledged.",
+}
+
+Lag = Callable[[], dict[str, int]]
+"""Records that intake has not read, per inbox."""
+
+
+class StoreMetrics(Collector):
+    """What the store knows, as Prometheus metrics; `sendlater_up` is 0 when it does not answer."""
+
+    def __init__(
+        self, pending: Pending, *, lag: Lag, dead_topic: str = "", clock: Clock | None = None
+    ) -> None:
+        self._admin = Admin(pending)
+        self._dead_topic = dead_topic
+        self._lag = lag
+        self._clock = clock or SystemClock()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """A handful of calls that take the store O(log n) each."""
+        try:
+            found = [*self._gauges(), *self._counters(), *self._told(), *self._memory()]
+        except Unavailable:
+            found = []
+        yield GaugeMetricFamily("sendlater_up", "Whether the store answers.", bool(found))
+        yield from found
+        with suppress(Unavailable):
+            behind = GaugeMetricFamily(
+                "sendlater_intake_lag_records", "Records not read yet.", labels=["inbox"]
+            )
+            for inbox, count in self._lag().items():
+                behind.add_metric([inbox], count)
+            yield behind
+
+    def _gauges(self) -> Iterator[Metric]:
+        now_ms, admin = self._clock.now_ms(), self._admin
+        counts = admin.pending.counts()
+        for name, told in (
+            ("pending", "Schedules waiting for their time."),
+            ("claimed", "Schedules on their way to the broker."),
+            ("aside", "Schedules whose target topic is being looked up."),
+        ):
+            yield GaugeMetricFamily(f"sendlater_{name}", told, counts[name])
+        due = GaugeMetricFamily("sendlater_due", "Schedules due within.", labels=["within"])
+        for label, ms in HORIZONS_MS.items():
+            due.add_metric([label], admin.count(to_ms=now_ms + ms))
+        yield due
+        overdue = admin.count(to_ms=now_ms - OVERDUE_AFTER_MS)
+        yield GaugeMetricFamily("sendlater_overdue", "Schedules due a second ago or more.", overdue)
+        oldest_ms = admin.pending.oldest_due_ms()
+        age_ms = max(0, now_ms - oldest_ms) if overdue and oldest_ms is not None else 0
+        yield GaugeMetricFamily(
+            "sendlater_oldest_overdue_seconds", "Age of the oldest of them.", age_ms / 1000
+        )
+
+    def _counters(self) -> Iterator[Metric]:
+        counts = self._admin.pending.counts()
+        for name, told in COUNTERS.items():
+            yield CounterMetricFamily(f"sendlater_{name}", told, counts[name])
+
+    def _told(self) -> Iterator[Metric]:
+        tally = self._admin.tally()
+        yield CounterMetricFamily(
+            "sendlater_rescheduled", "Changes of a due time.", tally["rescheduled"]
+        )
+        yield CounterMetricFamily(
+            "sendlater_held_seconds",
+            "Time in which something was due and waited for intake.",
+            tally["held-ms"] / 1000,
+        )
+        yield CounterMetricFamily(
+            "sendlater_dead",
+            "Events that handlers have given up on.",
+            tally[f"delivered:{self._dead_topic}"],
+        )
+        for name, label, told in (
+            ("delivered", "topic", "Records handed to the producer."),
+            ("rejected", "reason", "Records that could not be scheduled."),
+        ):
+            family = CounterMetricFamily(f"sendlater_{name}", told, labels=[label])
+            for key, count in sorted(tally.items()):
+                kind, colon, what = key.partition(":")
+                if kind == name and colon:
+                    family.add_metric([what or "other"], count)
+            yield family
+        yield _lateness(tally)
+        if tally["canary-at-ms"]:
+            yield GaugeMetricFamily(
+                "sendlater_canary_lateness_seconds",
+                "How late the last canary arrived on its topic.",
+                tally["canary-late-ms"] / 1000,
+            )
+        # Counted from the start of the service, so that the first one can be missed too.
+        if since_ms := max(tally["canary-at-ms"], tally["canary-since-ms"]):
+            yield GaugeMetricFamily(
+                "sendlater_canary_age_seconds",
+                "Time since a canary arrived.",
+                max(0, self._clock.now_ms() - since_ms) / 1000,
+            )
+
+    def _memory(self) -> Iterator[Metric]:
+        used, limit = self._admin.memory()
+        yield GaugeMetricFamily("sendlater_redis_memory_bytes", "Memory Redis uses.", used)
+        yield GaugeMetricFamily(
+            "sendlater_redis_memory_max_bytes", "`maxmemory` of Redis; 0: no limit.", limit
+        )
+
+
+def _lateness(tally: Counter[str]) -> Metric:
+    total, buckets = 0, []
+    for edge in LATE_BUCKETS_MS:
+        total += tally[f"late:{edge}"]
+        buckets.append((str(edge / 1000), float(total)))
+    buckets.append(("+Inf", float(total + tally["late:inf"])))
+    return HistogramMetricFamily(
+        "sendlater_lateness_seconds",
+        "From due time until the record was handed to the producer.",
+        buckets=buckets,
+        sum_value=tally["late-sum-ms"] / 1000,
+    )
+
+
+def intake_lag(settings: Settings, *, redis_url: str, pending: Pending, broker: Broker) -> Lag:
+    """A function that counts, per inbox, the records that intake has not read.
+
+    On Kafka the difference of offsets; on Redis it counts, up to LAG_COUNT_MAX per partition.
+    """
+
+    def on_kafka() -> dict[str, int]:
+        seen = pending.positions()
+        return {
+            inbox.topic: sum(
+                max(0, end - seen.get(f"{inbox.topic}/{number}", 0))
+                for number, end in broker.ends(inbox.topic).items()
+            )
+            for inbox in settings.inboxes
+        }
+
+    topics = None if settings.on_kafka else open_topics(redis_url, settings)
+
+    def on_redis() -> dict[str, int]:
+        assert topics is not None
+        seen, found = pending.positions(), {}
+        for inbox in settings.inboxes:
+            unread = 0
+            for number in topics.end_positions(inbox.topic):
+                after = max(0, seen.get(f"{inbox.topic}/{number}", 0) - 1)
+                unread += len(
+                    topics.read(
+                        inbox.topic,
+                        number,
+                        after_position=after,
+                        count_max=LAG_COUNT_MAX,
+                        block_ms=0,
+                    )
+                )
+            found[inbox.topic] = unread
+        return found
+
+    return on_kafka if settings.on_kafka else on_redis
+
+
+class MetricsServer:
+    """`GET /metrics` on an address of its own, in a thread."""
+
+    def __init__(self, address: str, collector: Collector) -> None:
+        """Raises BadSettings for an address that cannot be used."""
+        host, _, port = address.rpartition(":")
+        registry = CollectorRegistry()
+        registry.register(collector)
+        try:
+            self._server, self._thread = start_http_server(
+                int(port), host or "0.0.0.0", registry=registry
+            )
+        except (OSError, ValueError) as error:
+            raise BadSettings(f"metrics_addr: cannot listen on {address!r}: {error}") from error
+
+    @property
+    def port(self) -> int:
+        """Where it listens: the port asked for, or a free one for 0."""
+        bound: Any = self._server.server_address
+        return int(bound[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,182 @@
+"""The queries of a service: how each is started, ended, and begun anew."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.brokers.redis import RedisBroker
+from sendlater.config import Settings
+from sendlater.errors import Fenced, StoreUnavailable
+from sendlater.local.installation import Installation
+from sendlater.service.sidecars import Sidecars
+from sendlater.service.supervision import Worker
+from sendlater.spark.delivery.crash_lookup import CrashLookup
+from sendlater.spark.delivery.failed_batch import RecordByRecord
+from sendlater.spark.delivery.lane import Lane
+from sendlater.spark.delivery.query import start_lane
+from sendlater.spark.delivery.targets import Targets
+from sendlater.spark.intake.query import (
+    inbox_records,
+    start_intake,
+    starting_offsets,
+)
+from sendlater.spark.intake.recreated_inboxes import InboxWatch
+from sendlater.spark.intake.watermark import Watermark
+from sendlater.spark.journal.copy_inboxes import Copier
+from sendlater.spark.journal.horizon import Horizon
+from sendlater.spark.journal.rebuild import Filling
+from sendlater.store import Pending
+from sendlater.store.lease import Lease
+from sendlater.store.rebuild import hold
+
+WATCH_S = 0.1
+"""Pause between two looks at the queries."""
+STORE_WATCH_S = 1.0
+"""Pause between two looks at whether the store went back or was taken over."""
+
+_log = structlog.get_logger()
+
+
+class Queries:
+    """Lanes, copying and intake; what they share is here."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        installation: Installation,
+        *,
+        etf1: Mapping[str, str] | None = None,
+    ) -> None:
+        """`etf1`: the environment of an etf1 scheduler, whose surface is served too."""
+        self.settings = settings
+        self.installation = installation
+        self.owner = 0
+        self._spark: SparkSession | None = None
+        self._targets: Targets | None = None
+        self._workers: list[Worker] = []
+        self._scratch = settings.data_dir / "checkpoints" / settings.space
+        self._checkpoint = 0
+        self._seen: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._inbox_watch: InboxWatch | None = None
+        self._topics: KafkaTopics | None = None
+        self._broker: RedisBroker | None = None
+        self._crash_lookup: CrashLookup | None = None
+        self._filling: Filling | None = None
+        self._horizon: Horizon | None = None
+        self._copier: Copier | None = None
+        self._lease: Lease | None = None
+        self._watermark: Watermark | None = None
+        self._etf1 = etf1
+        self._lost = False
+        self.pending = Pending.open(
+            installation.redis_url, space=settings.space, shards=settings.shards
+        )
+        self._sidecars = Sidecars(settings, self.pending, redis_url=installation.redis_url)
+
+    def _end_queries(self) -> None:
+        for part in (self._targets, self._horizon, self._watermark):
+            if part is not None:
+                part.stop()
+        self._targets = self._horizon = self._watermark = None
+        for worker in self._workers:
+            if worker.query is not None and worker.query.isActive:
+                worker.query.stop()
+            worker.query = None
+
+    def _next_checkpoint(self, name: str) -> Path:
+        """Checkpoints are scratch: what must survive is in the store."""
+        self._checkpoint += 1
+        return self._scratch / f"{self.owner}-{self._checkpoint}-{name}"
+
+    def _start_lane(self, worker: Worker) -> StreamingQuery:
+        settings, spark = self.settings, self._spark
+        assert worker.lane is not None
+        assert spark is not None
+        if self._crash_lookup is not None:
+            self._crash_lookup.settle(owner=self.owner, lane=worker.lane)
+        if worker.refused and self._targets is not None:
+            worker.refused = False
+            RecordByRecord(settings, self.pending, self._targets, owner=self.owner).deliver(
+                worker.lane
+            )
+        worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
+        self._look_for_restart()
+        url = self.installation.redis_url
+        lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
+        checkpoint = self._next_checkpoint(worker.name)
+        return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
+
+    def _look_for_restart(self) -> None:
+        """A server that was started anew may have lost its last moments: claims, and what intake
+        had read. Nothing is claimed before that is read again, nor by a run older than a server.
+
+        Positions do not tell: what is lost may have come and gone between two looks at them."""
+        if self.pending.is_armed(owner=self.owner):
+            return
+        _log.warning("the store was started anew: deliveries wait for intake")
+        self.pending.arm(owner=self.owner)
+        if self._watermark is not None:
+            self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
+        hold(self.pending, owner=self.owner)
+        self._read_again()
+
+    def _start_intake(self) -> StreamingQuery:
+        spark = self._spark
+        assert spark is not None
+        self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
+        if self._inbox_watch is not None:
+            self._partitions = self._inbox_watch.begin(owner=self.owner)
+        self._seen = self.pending.positions()
+        starts = starting_offsets(self.settings, self._seen, self._partitions)
+        redis_url = self.installation.redis_url
+        return start_intake(
+            inbox_records(spark, self.settings, redis_url=redis_url, starts=starts),
+            self.settings,
+            redis_url=redis_url,
+            owner=self.owner,
+            run=run,
+            checkpoint=self._next_checkpoint("intake"),
+        )
+
+    def _read_again(self) -> None:
+        """Have intake begin anew where the store stands."""
+        intake = self._workers[-1]
+        if intake.query is not None:
+            intake.query.stop()
+            intake.query, intake.next_s = None, 0.0
+
+    def _start_copying(self) -> StreamingQuery:
+        assert self._spark is not None
+        if self._copier is None:
+            assert self._topics is not None
+            self._copier = Copier(self._spark, self.settings, self._topics)
+        return self._copier.start(self._next_checkpoint("copying"))
+
+    def _commit_copies(self) -> None:
+        if self._copier is not None:
+            [copying] = [worker for worker in self._workers if worker.name == "copying"]
+            if isinstance(copying.query, StreamingQuery):
+                self._copier.commit(copying.query)
+
+    def _look_after(self, worker: Worker, now_s: float) -> None:
+        worker.look_after(
+            now_s,
+            delay_s_max=self.settings.restart_delay_ms_max / 1000,
+            ended=self._require_owner,
+        )
+
+    def _require_owner(self) -> None:
+        try:
+            standing = self.pending.owner()
+        except StoreUnavailable:
+            return
+        if standing > self.owner:
+            raise Fenced(
+                f"a newer service (owner {standing}) has taken over space "
+                f"{self.settings.space!r}; this one (owner {self.owner}) stops"
+            )

@@ -1,0 +1,157 @@
+"""The service: the only place that wires rooms together, and keeps them running."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from sendlater.brokers.client_options import client_options
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.brokers.own_topics import own_kafka_topics, own_redis_topics
+from sendlater.brokers.redis import RedisBroker, open_topics
+from sendlater.errors import NotSupported
+from sendlater.service.graceful_stop import drain
+from sendlater.service.supervision import Worker
+from sendlater.service.takeover import Takeover
+from sendlater.spark.intake.recreated_inboxes import InboxWatch
+from sendlater.spark.session import require_jvm, start_session
+from sendlater.spark.warm_up import warm_up
+from sendlater.store.lease import Lease
+from sendlater.store.rebuild import JournalCopy
+
+WATCH_S = 0.1
+"""Pause between two looks at the queries."""
+STORE_WATCH_S = 1.0
+"""Pause between two looks at whether the store went back or was taken over."""
+
+_log = structlog.get_logger()
+
+
+class Service(Takeover):
+    """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
+
+    def start(
+        self,
+        *,
+        stop: threading.Event | None = None,
+        on_standby: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Get ready, wait until no other service is active, take over: every query is started, and
+        intake is past its first batch.
+
+        False when `stop` was set before that; `on_standby` is called when there is a wait.
+        Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
+        """
+        stop = stop or threading.Event()
+        if not self._get_ready(stop, on_standby):
+            return False
+        for number in range(self.settings.lanes):
+            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
+            worker.start = lambda worker=worker: self._start_lane(worker)  # type: ignore[misc]
+            self._workers.append(worker)
+        if any(inbox.copy_to for inbox in self.settings.inboxes):
+            self._workers.append(Worker("copying", self._start_copying))
+        self._workers.append(Worker("intake", self._start_intake))
+        if not self._take_over(stop):
+            return False
+        self._sidecars.start()
+        self._workers[-1].await_first_batch(stop)
+        return True
+
+    def rebuild(self) -> None:
+        """Fill the store from its journals and end; nothing is delivered.
+
+        Raises what `start` raises, NotSupported where there is no journal.
+        """
+        if not self.settings.journals:
+            raise NotSupported("rebuild needs an inbox with journal = true: others are not kept")
+        self._get_ready(threading.Event(), lambda: None)
+        self.owner = self.pending.fence()
+        JournalCopy(self.pending, owner=self.owner).forget()
+        self._fill(threading.Event())
+        self.close()
+
+    def is_active(self) -> bool:
+        """Whether some service is active on the space."""
+        return bool(self._new_lease().holder())
+
+    def _get_ready(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
+        """Topics, Spark, lease; False when `stop` was set before the lease was ours."""
+        settings = self.settings
+        self.pending.require_layout()
+        if settings.on_kafka:
+            self._topics = KafkaTopics(client_options(settings))
+            self._inbox_watch = InboxWatch(self._topics, settings, self.pending)
+            self._partitions = own_kafka_topics(
+                self._topics, settings, liveness=self._etf1 is not None
+            )
+        else:
+            topics = open_topics(self.installation.redis_url, settings)
+            self._partitions = own_redis_topics(topics, settings)
+            self._broker = RedisBroker(topics)
+        if self._etf1 is not None:
+            self._sidecars.answer_as_etf1(self._etf1)
+        self._spark = start_session(
+            settings, java_home=self.installation.java_home, jars=self.installation.jars
+        )
+        return self._stand_by(stop, on_standby)
+
+    def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
+        """Until the lease is ours; False when `stop` was set before."""
+
+        def waiting() -> None:
+            self._warm_up()
+            on_standby()
+
+        self._lease = self._new_lease()
+        return self._lease.wait(stop, by_force=not self.settings.stands_by, waiting=waiting)
+
+    def _warm_up(self) -> None:
+        if self._topics is not None and self._spark is not None:
+            warm_up(self._spark, self.settings, self._topics)
+
+    def _new_lease(self) -> Lease:
+        return Lease(
+            self.installation.redis_url,
+            space=self.settings.space,
+            lease_ms=self.settings.lease_ms,
+            works=lambda: None if self._spark is None else require_jvm(self._spark),
+        )
+
+    def watch(self, stop: threading.Event) -> None:
+        """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
+        store_s = 0.0
+        while not stop.wait(WATCH_S):
+            now_s = time.monotonic()
+            for worker in () if self._lost else self._workers:
+                self._look_after(worker, now_s)
+            if now_s - store_s >= STORE_WATCH_S:
+                store_s = now_s
+                self._look_after_store(stop)
+
+    def stop(self) -> None:
+        """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""
+        try:
+            for worker in self._workers if self.owner else ():
+                if worker.lane is None and worker.query is not None:
+                    worker.query.stop()
+            self._commit_copies()
+            if self.owner:
+                within_s = self.settings.stop_timeout_ms / 1_000
+                drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
+        except Exception as error:
+            # Whatever it is, a stop goes on: what is not settled is released at the next start.
+            _log.warning("stopped without settling", cause=str(error))
+        self.close()
+
+    def close(self) -> None:
+        """At once: queries and Spark end, nothing is settled."""
+        self._end_queries()
+        self._sidecars.close()
+        if self._lease is not None:
+            self._lease.release()
+        if self._spark is not None:
+            self._spark.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)

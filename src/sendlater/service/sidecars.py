@@ -1,0 +1,54 @@
+"""What runs beside a service's queries: metrics, the canary, the surface of an etf1 scheduler."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from sendlater.brokers.open import open_broker
+from sendlater.config import Settings
+from sendlater.etf1.http import Etf1Server
+from sendlater.service.canary import Canary
+from sendlater.service.metrics import MetricsServer, StoreMetrics, intake_lag
+from sendlater.store import Pending
+
+_log = structlog.get_logger()
+
+
+class Sidecars:
+    """Each is there when its setting is; none of them is needed for a delivery."""
+
+    def __init__(self, settings: Settings, pending: Pending, *, redis_url: str) -> None:
+        self._settings, self._pending, self._redis_url = settings, pending, redis_url
+        self._metrics: MetricsServer | None = None
+        self._canary: Canary | None = None
+        self._etf1: Etf1Server | None = None
+
+    def answer_as_etf1(self, environment: Mapping[str, str]) -> None:
+        """Also while another service is active: it answers from the store."""
+        self._etf1 = Etf1Server(self._settings, self._pending, environment=environment)
+
+    def start(self) -> None:
+        """Once this service is the active one."""
+        settings = self._settings
+        if settings.metrics_addr:
+            broker = open_broker(settings, redis_url=self._redis_url)
+            lag = intake_lag(
+                settings, redis_url=self._redis_url, pending=self._pending, broker=broker
+            )
+            self._metrics = MetricsServer(
+                settings.metrics_addr,
+                StoreMetrics(self._pending, lag=lag, dead_topic=settings.dead_topic),
+            )
+            _log.info("metrics are served", port=self._metrics.port)
+        if settings.canary_topic:
+            self._canary = Canary(settings, redis_url=self._redis_url)
+            self._canary.start()
+
+    def close(self) -> None:
+        """End them."""
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._canary is not None:
+            self._canary.stop()
+        if self._etf1 is not None:
+            self._etf1.close()

@@ -1,0 +1,188 @@
+"""Taking a space over: fence, settle what was left, fill the store, let intake catch up."""
+
+import shutil
+import threading
+import time
+from functools import partial
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sendlater.brokers.own_topics import inbox_ends
+from sendlater.clock import SystemClock
+from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.service.queries import Queries
+from sendlater.spark.delivery.crash_lookup import CrashLookup
+from sendlater.spark.delivery.targets import Targets
+from sendlater.spark.intake.query import (
+    intake_progress,
+)
+from sendlater.spark.intake.watermark import Inboxes, Watermark
+from sendlater.spark.journal.horizon import Horizon
+from sendlater.spark.journal.rebuild import Filling, reached
+from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
+from sendlater.spark.journal.standing import Ends
+from sendlater.store import Admin
+from sendlater.store.rebuild import JournalCopy, hold
+
+WATCH_S = 0.1
+"""Pause between two looks at the queries."""
+STORE_WATCH_S = 1.0
+"""Pause between two looks at whether the store went back or was taken over."""
+
+_log = structlog.get_logger()
+
+
+class Takeover(Queries):
+    """At a start, and again whenever the store has lost what it knew."""
+
+    def _take_over(self, stop: threading.Event) -> bool:
+        """Fence, fill the store, start every query; False when `stop` was set before.
+
+        Begins anew when the store goes back or away meanwhile. Raises Fenced.
+        """
+        while True:
+            try:
+                return self._take_over_once(stop)
+            except (StoreWentBack, StoreUnavailable) as error:
+                _log.warning("the store went away during a start", cause=str(error))
+            self._end_queries()
+            if stop.wait(STORE_WATCH_S):
+                return False
+
+    def _take_over_once(self, stop: threading.Event) -> bool:
+        """Nothing is delivered before intake has read what was on the journals when this began, and
+        what is on the inboxes: a newer version or a cancellation may be among it."""
+        self.owner = self.pending.fence(above=self.owner)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        ends = self._fill(stop)
+        # All start at once, as each takes seconds; lanes find nothing before intake has caught up.
+        self.pending.arm(owner=self.owner)
+        hold(self.pending, owner=self.owner)
+        for worker in reversed(self._workers):
+            worker.begin()
+        if not self._caught_up(ends, stop):
+            return False
+        if self._filling is not None and self.settings.horizon_ms is not None:
+            assert self._spark is not None
+            copy = JournalCopy(self.pending, owner=self.owner)
+            self._horizon = Horizon(
+                self._spark, self.settings, copy, fill_task=self._filling.fill_task
+            )
+            self._horizon.start()
+        self._watermark = self._new_watermark()
+        self._watermark.start()
+        return True
+
+    def _new_watermark(self) -> Watermark:
+        settings, copier, intake = self.settings, self._copier, self._workers[-1]
+        ends = partial(inbox_ends, self._topics, self._broker)
+
+        def progress() -> tuple[int, int, dict[str, int]] | None:
+            return intake_progress(intake.run, intake.query)
+
+        return Watermark(
+            self.pending,
+            Inboxes(
+                ends=partial(ends, [inbox.topic for inbox in settings.taken_in]),
+                copied_ends=partial(ends, [i.topic for i in settings.inboxes if i.copy_to]),
+                copied=copier.copied if copier is not None else dict,
+                progress=progress,
+                begins=lambda: not intake.failed and progress() is None,
+            ),
+            owner=self.owner,
+            margin_ms=settings.margin_ms,
+            hold_ms_max=settings.hold_ms_max,
+        )
+
+    def _fill(self, stop: threading.Event) -> Ends:
+        """Settle or release what was left behind, fill the store; the ends intake must reach."""
+        settings = self.settings
+        if self._topics is not None:
+            assert self._spark is not None
+            self._crash_lookup = CrashLookup(self._spark, settings, self.pending, self._topics)
+            if any(shard.batches() for shard in self.pending.shards):
+                stop.wait(settings.recovery_pause_ms / 1_000)
+            self._crash_lookup.settle(owner=self.owner)
+        self.pending.release_all(owner=self.owner)
+        if self._topics is None:
+            return {}
+        assert self._spark is not None
+        self._targets = Targets(self.pending, self._topics, settings, owner=self.owner)
+        self._targets.start()
+        url = self.installation.redis_url
+        self._filling = Filling(
+            self._spark, settings, self.pending, self._topics, redis_url=url, owner=self.owner
+        )
+        return self._filling.fill()
+
+    def _caught_up(self, ends: Ends, stop: threading.Event) -> bool:
+        """Wait until intake has read up to `ends`; False when `stop` was set before.
+
+        Not for ever for one that fails, as in a full store: only delivery makes room there."""
+        intake, since_s = self._workers[-1], time.monotonic()
+        while True:
+            waited_ms = 1_000 * (time.monotonic() - since_s)
+            if intake.failed and waited_ms > self.settings.hold_ms_max:
+                _log.error("deliveries do not wait for intake, which fails", waited_ms=waited_ms)
+                return True
+            query = intake.query
+            progress = query.lastProgress if isinstance(query, StreamingQuery) else None
+            if reached(ends, seen=self.pending.positions(), progress=progress):
+                return True
+            if stop.wait(WATCH_S):
+                return False
+            if self._store_is_lost():
+                raise StoreWentBack("it was lost before intake had caught up")
+            self._look_after(intake, time.monotonic())
+
+    def _take_over_again(self, stop: threading.Event) -> None:
+        """The store has lost what it knew: end everything that works from it, and begin anew."""
+        self._lost = True
+        self._end_queries()
+        # What lanes have handed to the producer must be on its topics before these are read.
+        stop.wait(self.settings.recovery_pause_ms / 1_000)
+        self._take_over(stop)
+        self._lost = False
+
+    def _store_is_lost(self) -> bool:
+        """Whether it has forgotten its owner, or is no copy of the journals (any more)."""
+        # One shard of several may have come back without it.
+        forgotten = min(self.pending.owners()) < self.owner
+        if not forgotten and (self._filling is None or self._filling.is_copy()):
+            return False
+        _log.error("the store has lost what it knew" if forgotten else "the store is to be rebuilt")
+        return True
+
+    def _beat(self) -> None:
+        """Tell the page that this service lives, and which of its queries run."""
+        running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
+        Admin(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})
+
+    def _look_after_store(self, stop: threading.Event) -> None:
+        """Notice a takeover, and a store that came back empty or older than it was."""
+        self._require_owner()
+        settings = self.settings
+        try:
+            self._beat()
+            self._commit_copies()
+            if self._lost or self._store_is_lost():
+                self._take_over_again(stop)
+                return
+            if settings.journals:
+                rescue_overtaken(settings, self.pending)
+                bury_surplus(settings, self.pending)
+            anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
+            self._lost = not anew.isdisjoint(settings.journals)
+            seen = self.pending.positions()
+        except Exception as error:
+            if isinstance(error, Fenced):
+                # Either a newer owner is there, or the store has forgotten this one once more.
+                self._require_owner()
+            _log.warning("the store is not usable", cause=str(error)[:500])
+            return
+        back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
+        self._seen = seen
+        if back or anew:
+            _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
+            self._read_again()

@@ -1,0 +1,123 @@
+"""Between packed rows of the store and Arrow batches of Spark, in the columns of DUE_SCHEMA."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sendlater.store.codec import DIALECTS, FIELDS, unpack_many
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ARROW_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary()),
+        ("due_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+        ("dialect", pa.string()),
+        ("origin_topic", pa.string()),
+        ("origin_partition", pa.int32()),
+        ("origin_position", pa.int64()),
+        ("origin_timestamp_ms", pa.int64()),
+    ]
+)
+PENDING_ARROW_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("due", pa.timestamp("us", tz="UTC")),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+        ("due_ms", pa.int64()),
+    ]
+)
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""Last instant of year 9999: later ones, which rejected records may have, are shown as this."""
+
+
+def filler(count: int) -> pa.RecordBatch:
+    """Rows of nulls, none or some, that push the real ones on.
+
+    None: the JVM hands a batch on only when it has seen the next one. Some: it gathers a number of
+    rows for a Python sink, as the development outbox is one, which drops these.
+    """
+    columns = [pa.nulls(count, field.type) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+
+
+def unpack_columns(packed: Sequence[bytes]) -> list[tuple[Any, ...]]:
+    """Rows as the scripts return them, as columns: due_ms, then the ten fields of the record."""
+    stream = unpack_many(packed)
+    columns = list(zip(*stream[1::2], strict=True))
+    assert len(columns) == FIELDS, len(columns)
+    return [tuple(stream[::2]), *columns]
+
+
+def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """One Arrow batch in DUE_SCHEMA."""
+    due, topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = columns
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids, pa.binary()),
+            pa.array(due, pa.int64()),
+            pa.array(topic, pa.binary()).cast(pa.string()),
+            pa.array(partition, pa.int32()),
+            pa.array(key, pa.binary()),
+            pa.array(value, pa.binary()),
+            _headers(headers),
+            pa.array([DIALECTS[number] for number in dialect], pa.binary()).cast(pa.string()),
+            pa.array(origin, pa.binary()).cast(pa.string()),
+            pa.array(from_partition, pa.int32()),
+            pa.array(at, pa.int64()),
+            pa.array(stamp, pa.int64()),
+        ],
+        schema=ARROW_SCHEMA,
+    )
+
+
+def pending_arrow(
+    ids: Sequence[bytes],
+    due_ms: Sequence[int],
+    topics: Sequence[str],
+    partitions: Sequence[int | None],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[bytes | None] | None],
+) -> pa.RecordBatch:
+    """One Arrow batch in PENDING_SCHEMA."""
+    instants = [min(ms, TIMESTAMP_MS_MAX) * 1_000 for ms in due_ms]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([one.decode(errors="replace") for one in ids], pa.string()),
+            pa.array(instants, pa.timestamp("us", tz="UTC")),
+            pa.array(topics, pa.string()),
+            pa.array(partitions, pa.int32()),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            _headers(headers),
+            pa.array(due_ms, pa.int64()),
+        ],
+        schema=PENDING_ARROW_SCHEMA,
+    )
+
+
+def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
+    """Flat [name, value, ...] per row to a list of structs; null where a row has none."""
+    if not any(rows):
+        return pa.nulls(len(rows), ARROW_SCHEMA.field("headers").type)
+    offsets = [0]
+    flat: list[bytes | None] = []
+    for row in rows:
+        flat += row or ()
+        offsets.append(len(flat) // 2)
+    names = pa.array(flat[::2], pa.binary()).cast(pa.string())
+    values = pa.array(flat[1::2], pa.binary())
+    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), entries, type=ARROW_SCHEMA.field("headers").type
+    )

@@ -1,0 +1,116 @@
+"""Bucket 0 as a Spark streaming source: its tasks hold each record until its millisecond.
+
+A batch lasts until an instant, as a lane's does, and for all its tasks alike: while one has ended
+and another has not, nobody delivers from the partition of the first. A task reads one partition
+from where the batch before left it, keeps what it has read in due order, and yields what falls due.
+What it read and still holds when the batch ends is read again by the next.
+
+Where a partition stands is three numbers: `resume`, from where to read; `read_end` and `end_ms`:
+what lies before the one and was due by the other has been delivered. A task notes them under the
+group of what is prepared; when Spark has committed the batch, the planner makes them count.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sendlater.brokers.group_offsets import Place, Progress
+from sendlater.clock import Clock, SystemClock
+from sendlater.spark.buckets.target_lookups import lookups_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from sendlater.spark.buckets.hold_task import HoldTask
+from sendlater.spark.buckets.holding import HeldSlice, Holding, Standing, open_consumer
+
+
+class HeldReader(DataSourceStreamReader):
+    """Lives on the driver, except `read`, which runs in tasks."""
+
+    def __init__(self, holding: Holding, *, clock: Clock | None = None) -> None:
+        self.holding = holding
+        self._clock = clock or SystemClock()
+        self._places = [Place(holding.topic, n) for n in range(holding.shards)]
+        self._at: dict[Place, Standing] = {}
+        self._groups: tuple[Progress, Progress] | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Now; where to read from is known to Kafka."""
+        return {"end_ms": self._clock.now_ms()}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """The end of the next batch; `start` again once the service drains.
+
+        Spark asks when it has committed the batch that ended at `start`: now it counts. The first
+        is over at once: all it does is to have Spark load what a batch needs, which takes seconds.
+        """
+        holding = self.holding
+        length_ms = holding.window_ms if self._at else 1
+        self._advance(start["end_ms"])
+        standings = self._at.values()
+        if standings and all(at.drained and at.run == holding.run for at in standings):
+            return start
+        return {"end_ms": max(self._clock.now_ms() + length_ms, start["end_ms"] + 1)}
+
+    def _advance(self, batch_ms: int) -> None:
+        if self._groups is None:
+            holding = self.holding
+            self._groups = (
+                Progress(holding.client, group=holding.group),
+                Progress(holding.client, group=holding.prepared),
+            )
+        done, prepared = self._groups
+        if not self._at:
+            firsts, known = done.firsts(self._places), done.committed(self._places)
+            self._at = {
+                place: Standing.of(known[place])
+                if place in known and known[place].offset >= first
+                else Standing(resume=first)
+                for place, first in firsts.items()
+            }
+        noted = {p: Standing.of(k) for p, k in prepared.committed(self._places).items()}
+        new = {
+            place: at
+            for place, at in noted.items()
+            if at.run == self.holding.run and at.batch_ms == batch_ms
+        }
+        done.commit({place: at.noted() for place, at in new.items()})
+        self._at |= new
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[HeldSlice]:
+        """One task per partition."""
+        if start == end:
+            return []
+        return [
+            HeldSlice(
+                place.partition,
+                at,
+                end["end_ms"],
+                tuple(
+                    (first, last)
+                    for first, last in self.holding.arrived.get(str(place.partition), ())
+                    if last > at.resume
+                ),
+            )
+            for place, at in self._at.items()
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing: it counts since the batch after was asked for."""
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield what falls due until the end of the batch."""
+        assert isinstance(partition, HeldSlice), partition
+        holding = self.holding
+        answers = lookups_of(
+            holding.run, client=holding.client, rejected_topic=holding.rejected_topic
+        )
+        consumer = open_consumer(holding)
+        try:
+            task = HoldTask(
+                holding, partition, clock=self._clock, answers=answers, consumer=consumer
+            )
+            yield from task.batches()
+        finally:
+            consumer.close()

@@ -1,0 +1,232 @@
+"""A delivering task of the buckets: holds each record until its millisecond."""
+
+import heapq
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from confluent_kafka import Consumer, TopicPartition
+
+from sendlater.brokers.group_offsets import Place
+from sendlater.clock import Clock
+from sendlater.errors import BrokerUnavailable
+from sendlater.limits import (
+    ADDED_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    BUCKET_HELD_BYTES_MAX,
+    BUCKET_HELD_COUNT_MAX,
+    CLAIM_COUNT_MAX,
+)
+from sendlater.model import Reason, Target
+from sendlater.spark.buckets.record import DRAIN, Waiting, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from sendlater.spark.buckets.holding import HeldSlice, Holding
+
+WAIT_S_MAX = 1.0
+"""Longest blocking read, so that a task sees in time that it should end."""
+UNDECIDED_MS = 50
+"""Pause before a target the broker has not told about yet is looked at again."""
+
+
+class Asked(Protocol):
+    """Who knows the targets."""
+
+    def ask(self, topic: bytes) -> None:
+        """It will be needed soon."""
+
+    def of(self, topic: bytes) -> Target | Reason | None:
+        """What it takes, why it takes nothing, or None: not known yet."""
+
+
+class HoldTask:
+    """One task's loop; what it holds lives as long as one batch on one partition."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        held: HeldSlice,
+        *,
+        clock: Clock,
+        answers: Asked,
+        consumer: Consumer,
+    ) -> None:
+        self.holding, self.clock, self.answers = holding, clock, answers
+        self.consumer = consumer
+        self.before, self.batch_ms, self.end_ms = held.standing, held.end_ms, held.end_ms
+        self.place = Place(holding.topic, held.partition)
+        self.primer_origin = holding.topic.encode()
+        self.arrived = {offset for first, end in held.arrived for offset in range(first, end)}
+        self.read_end = self.before.resume
+        self.heap: list[tuple[int, int, Waiting]] = []
+        self.heap_bytes = 0
+        self.seen: set[tuple[Any, ...]] = set()
+        self.undecided: list[Waiting] = []
+        self.drained = False
+        consumer.assign([TopicPartition(*self.place, self.before.resume)])
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Ends when the instant is reached, the batch is full, or the service drains."""
+        while True:
+            now_ms = self.clock.now_ms()
+            while rows := self._due(min(now_ms, self.end_ms)):
+                yield from self._arrow(rows)
+            if now_ms >= self.end_ms:
+                if not self.undecided and self.read_end >= self.before.read_end:
+                    break
+                self.end_ms = now_ms + UNDECIDED_MS
+            self._read(self._wait_s())
+        self._prepare()
+
+    def _wait_s(self) -> float:
+        """Until the next is due, the batch ends, or an answer about a target may be there."""
+        next_ms = min(self.heap[0][0], self.end_ms) if self.heap else self.end_ms
+        left_s = (next_ms - self.clock.now_ms()) / 1_000
+        return max(0.0, min(left_s, UNDECIDED_MS / 1_000 if self.undecided else WAIT_S_MAX))
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _read(self, wait_s: float) -> None:
+        """Take what is there, waiting for the first for so long; or only wait when full."""
+        held = len(self.heap) + len(self.undecided)
+        if held >= BUCKET_HELD_COUNT_MAX or self.heap_bytes >= BUCKET_HELD_BYTES_MAX:
+            time.sleep(wait_s)
+            return
+        first = self.consumer.poll(wait_s)
+        if first is None:
+            return
+        more = self.consumer.consume(CLAIM_COUNT_MAX, 0)
+        for message in (first, *more):
+            if message.error() is None:
+                self._take(message)
+        if self.read_end - self.before.resume >= BATCH_COUNT_MAX:
+            self.end_ms = min(self.end_ms, self.clock.now_ms())
+
+    def _take(self, message: Any) -> None:
+        offset = message.offset()
+        self.read_end = offset + 1
+        headers = message.headers() or []
+        row = parse(offset, message.key(), message.value(), headers)
+        if row is None:
+            if headers and headers[0] == (DRAIN, self.holding.run.encode()):
+                self.drained = True
+                self.end_ms = min(self.end_ms, self.clock.now_ms())
+            return
+        if row.origin[0] == self.primer_origin:
+            return
+        if offset < self.before.read_end and row.due_ms <= self.before.end_ms:
+            return
+        # A pass repeated after a crash wrote it twice; both are due in the same millisecond.
+        same = (*row.origin, row.id)
+        if same in self.seen:
+            return
+        self.seen.add(same)
+        if offset in self.arrived:
+            return
+        self.answers.ask(row.topic)
+        heapq.heappush(self.heap, (row.due_ms, offset, row))
+        self.heap_bytes += row.bytes_count
+
+    # --- delivering -----------------------------------------------------------------------------
+
+    def _due(self, until_ms: int) -> list[Waiting]:
+        """At most CLAIM_COUNT_MAX that are due and may go, in due order."""
+        rows: list[Waiting] = []
+        rows += self._decided()
+        while self.heap and self.heap[0][0] <= until_ms and len(rows) < CLAIM_COUNT_MAX:
+            _, _, row = heapq.heappop(self.heap)
+            self.heap_bytes -= row.bytes_count
+            checked = self._checked(row)
+            if checked is None:
+                self.undecided.append(row)
+            else:
+                rows.append(checked)
+        return rows
+
+    def _decided(self) -> Iterator[Waiting]:
+        """Of those whose target was not known, the ones whose target is known now."""
+        waiting, self.undecided = self.undecided, []
+        for row in waiting:
+            checked = self._checked(row)
+            if checked is None:
+                self.undecided.append(row)
+            else:
+                yield checked
+
+    def _checked(self, row: Waiting) -> Waiting | None:
+        """The row, the same for the rejected topic, or None while the broker is undecided."""
+        answer = self.answers.of(row.topic)
+        if answer is None:
+            return None
+        if isinstance(answer, Target):
+            clear = row.partition is None and (row.key is not None or not answer.compacted)
+            if clear and row.bytes_count + ADDED_BYTES_MAX <= answer.record_bytes_max:
+                return row
+        return self._measured(row, answer)
+
+    def _measured(self, row: Waiting, answer: Target | Reason) -> Waiting | None:
+        """The same for a row that stands out, or whose target takes nothing."""
+        from sendlater.spark.delivery.refusal import refusal, rejected
+
+        schedule, topic = row.as_schedule(), self.holding.rejected_topic
+        known = {schedule.record.topic: answer}
+        refused = refusal(schedule, known.get)
+        if refused is None:
+            return row
+        takes = self.answers.of(topic.encode())
+        if takes is None:
+            return None
+        told = rejected(schedule, refused, {topic: takes}.get, rejected_topic=topic)
+        if told is None:
+            raise BrokerUnavailable(f"the rejected topic {topic!r} takes no rejected record")
+        return row._replace(
+            id=told.id,
+            topic=told.record.topic.encode(),
+            partition=None,
+            key=told.record.key,
+            value=told.record.value,
+            headers=told.record.headers,
+            dialect=told.dialect,
+        )
+
+    def _arrow(self, rows: list[Waiting]) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.arrow_rows import filler, to_arrow
+        from sendlater.store.codec import DIALECT_NUMBER
+
+        columns = zip(
+            *(
+                (
+                    row.due_ms,
+                    row.topic,
+                    row.partition,
+                    row.key,
+                    row.value,
+                    [part for name, value in row.headers for part in (name.encode(), value)],
+                    DIALECT_NUMBER[row.dialect],
+                    *row.origin,
+                    row.origin_timestamp_ms,
+                )
+                for row in rows
+            ),
+            strict=True,
+        )
+        yield to_arrow([row.id for row in rows], list(columns))
+        yield filler(0)
+
+    def _prepare(self) -> None:
+        """Note where this partition stands, for the case that Spark commits the batch."""
+        at = replace(
+            self.before,
+            resume=min((row.offset for _, _, row in self.heap), default=self.read_end),
+            read_end=self.read_end,
+            end_ms=max(self.end_ms, self.before.end_ms),
+            run=self.holding.run,
+            batch_ms=self.batch_ms,
+            drained=self.drained,
+        )
+        noted = at.noted()
+        self.consumer.commit(
+            offsets=[TopicPartition(*self.place, noted.offset, noted.note)], asynchronous=False
+        )

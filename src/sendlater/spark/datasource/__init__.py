@@ -1,0 +1,1 @@
+"""`format("sendlater")` and `format("sendlater-topics")`, as users of Spark see them."""

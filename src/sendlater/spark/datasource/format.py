@@ -1,0 +1,83 @@
+"""The Spark format "sendlater": Spark finds it through the module pyspark_sendlater."""
+
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+# What reads and writes is imported where it is used: Spark starts a process for each step of
+# planning, and this module is in all of them.
+DUE_SCHEMA = (
+    "id binary, due_ms bigint, topic string, partition int, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>, dialect string, origin_topic string, "
+    "origin_partition int, origin_position bigint, origin_timestamp_ms bigint"
+)
+"""What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
+OWN, BUCKETS = "owner", "pending"
+"""Options that only the service gives: its queries are lanes, buckets and intake, not a user's."""
+
+
+class SendLater(DataSource):
+    """Reads schedules that are pending or fall due; writes rows as schedules (docs/spark.md)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The short name users write in `format(...)`."""
+        return "sendlater"
+
+    def schema(self) -> str:
+        """Columns of rows that are read."""
+        if self._is_the_services():
+            return DUE_SCHEMA
+        from sendlater.spark.datasource.pending_reader import PENDING_SCHEMA
+
+        return PENDING_SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
+        """What is pending."""
+        from sendlater.spark.datasource.pending_reader import PendingReader
+
+        return PendingReader(self.options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """Schedules rows. Raises NotSupported for mode overwrite: nothing is taken back."""
+        from sendlater.errors import NotSupported
+        from sendlater.spark.datasource.schedule_writer import ScheduleWriter
+
+        if overwrite:
+            raise NotSupported("expected mode append, got overwrite: what is pending stays")
+        return ScheduleWriter(self.options, schema)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
+        """A lane, bucket 0, or a user's query that takes their place."""
+        if self.options.get(BUCKETS) == "buckets":
+            from sendlater.spark.buckets.hold_source import HeldReader
+            from sendlater.spark.buckets.holding import Holding
+
+            return HeldReader(Holding.from_options(self.options))
+        if self._is_the_services():
+            from sendlater.spark.delivery.due_source import DueReader
+            from sendlater.spark.delivery.lane import Lane
+
+            return DueReader(Lane.from_options(self.options))
+        from sendlater.spark.datasource.due_reader import DueRowsReader
+
+        return DueRowsReader(self.options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002
+        """The intake's sink, or a user's."""
+        if self._is_the_services():
+            from sendlater.spark.intake.park_sink import ParkWriter
+
+            return ParkWriter(self.options)
+        from sendlater.spark.datasource.schedule_writer import ScheduleStreamWriter
+
+        return ScheduleStreamWriter(self.options, schema)
+
+    def _is_the_services(self) -> bool:
+        return OWN in self.options or BUCKETS in self.options

@@ -1,0 +1,210 @@
+"""Rows become schedules: `df.write` and `df.writeStream` with `format("sendlater")`.
+
+Each task hands its rows to an installation as any other client does; nothing here needs the
+service to run on this Spark.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from sendlater.clock import SystemClock
+from sendlater.dialects import duration_ms, instant_ms
+from sendlater.errors import BadRequest
+from sendlater.model import Record, Schedule
+from sendlater.operations.local_transport import open_local
+from sendlater.spark.datasource.options import installation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPTIONS = ("topic", "delay", "due", "inbox")
+COLUMNS = ("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay")
+TIMES = ("due_ms", "due", "delay")
+"""Of these columns the first that is not null in a row decides; then the options due, delay."""
+NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Spark's names (MicroBatchExecution.BATCH_ID_KEY, StreamExecution.QUERY_ID_KEY)."""
+
+
+class _Scheduling:
+    """What both writers do. Made on the driver, where everything that can be checked is."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.settings = installation(options, known=OPTIONS)
+        self.topic = options.get("topic")
+        self.delay_ms = _checked(options.get("delay"), duration_ms)
+        now_ms = SystemClock().now_ms()
+        self.due_ms = _checked(options.get("due"), lambda text: instant_ms(text, now_ms=now_ms))
+        self.run = uuid.uuid4().hex
+        _check(
+            schema,
+            has_topic=bool(self.topic),
+            has_time=self.delay_ms is not None or self.due_ms is not None,
+        )
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Runs in a task. Raises Unavailable or BadRequest, and Spark tries the task again."""
+        redis_url = self.settings.redis.get_secret_value()
+        reached = open_local(self.settings, redis_url=redis_url)
+        try:
+            reached.send_many(self._schedules(iterator))
+        finally:
+            reached.close()
+        return WriterCommitMessage()
+
+    def _schedules(self, iterator: "Iterator[pa.RecordBatch]") -> Iterator[Schedule]:
+        context = TaskContext.get()
+        assert context is not None, "write runs in a task"
+        query = context.getLocalProperty(QUERY_ID_PROPERTY) or self.run
+        batch = context.getLocalProperty(BATCH_ID_PROPERTY) or "0"
+        # The same for a task or a batch that is run again, so that it replaces and does not double.
+        stem, number = f"{query}-{batch}-{context.partitionId()}", 0
+        now_ms = SystemClock().now_ms()
+        for rows in iterator:
+            for row in _as_rows(rows):
+                yield self._schedule(row, default_id=f"{stem}-{number}", now_ms=now_ms)
+                number += 1
+
+    def _schedule(self, row: dict[str, Any], *, default_id: str, now_ms: int) -> Schedule:
+        topic = self.topic or row.get("topic")
+        if not topic:
+            raise BadRequest("expected a topic in each row or in option topic, got null")
+        value = _as_bytes(row["value"])
+        if value is None:
+            raise BadRequest("expected a value in each row, got null")
+        name = row.get("id")
+        return Schedule(
+            id=_as_bytes(default_id if name is None else name) or b"",
+            due_ms=self._due_ms(row, now_ms),
+            record=Record(
+                topic=topic,
+                value=value,
+                key=_as_bytes(row.get("key")),
+                headers=_headers(row.get("headers")),
+                partition=row.get("partition"),
+            ),
+        )
+
+    def _due_ms(self, row: dict[str, Any], now_ms: int) -> int:
+        for name in TIMES:
+            given = row.get(name)
+            if given is None:
+                continue
+            if name == "due_ms":
+                return max(now_ms, int(given))
+            if name == "due":
+                if isinstance(given, str):
+                    return max(now_ms, instant_ms(given, now_ms=now_ms))
+                return max(now_ms, -int(-given // 1_000))
+            if isinstance(given, timedelta):
+                if given < timedelta(0):
+                    raise BadRequest(f"delay: expected zero or more, got {given}")
+                return now_ms - (-given // timedelta(milliseconds=1))
+            return now_ms + duration_ms(str(given))
+        if self.due_ms is not None:
+            return max(now_ms, self.due_ms)
+        if self.delay_ms is not None:
+            return now_ms + self.delay_ms
+        raise BadRequest("expected due, due_ms or delay in each row or in an option, got null")
+
+
+class ScheduleWriter(_Scheduling, DataSourceArrowWriter):
+    """`df.write`."""
+
+
+class ScheduleStreamWriter(_Scheduling, DataSourceStreamArrowWriter):
+    """`df.writeStream`: what a task wrote is written; commit and abort have nothing to do."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Every task has waited for the acknowledgements."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was written stays; the batch run again replaces it."""
+
+
+def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
+    names = set(schema.names)
+    if unknown := names - set(COLUMNS):
+        raise BadRequest(f"columns: expected {list(COLUMNS)}, got also {sorted(unknown)}")
+    if "value" not in names or not ("topic" in names or has_topic):
+        raise BadRequest(f"expected columns value and topic, got {sorted(names)}")
+    if not (names & set(TIMES) or has_time):
+        raise BadRequest(f"expected a column or option due or delay, got columns {sorted(names)}")
+    for name, kinds in {
+        "due": (TimestampType, StringType),
+        "due_ms": (LongType,),
+        "topic": (StringType,),
+        "partition": (IntegerType,),
+    }.items():
+        found = schema[name].dataType if name in names else None
+        if found is not None and not isinstance(found, kinds):
+            told = [kind.typeName() for kind in kinds]
+            raise BadRequest(f"column {name}: expected {told}, got {found.simpleString()}")
+    if "delay" in names:
+        _check_delay(schema["delay"].dataType)
+
+
+def _check_delay(kind: DataType) -> None:
+    if not isinstance(kind, (*NUMBERS, StringType)) and "interval day" not in kind.simpleString():
+        raise BadRequest(
+            "column delay: expected a number of seconds, text such as 15m, or a day-time "
+            f"interval, got {kind.simpleString()}"
+        )
+
+
+def _checked(text: str | None, read: Callable[[str], int]) -> int | None:
+    return None if text is None else read(text)
+
+
+def _as_rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
+    """Rows as Python values; timestamps as microseconds, which no time zone can bend."""
+    import pyarrow as pa
+
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            columns.append(
+                column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+            )
+        else:
+            columns.append(column.to_pylist())
+        assert name in COLUMNS, name
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+    """From an array of structs, or from a map, which Arrow gives as pairs."""
+    return [
+        (one["key"], _as_bytes(one["value"]))
+        if isinstance(one, dict)
+        else (one[0], _as_bytes(one[1]))
+        for one in given or ()
+    ]
+
+
+def _as_bytes(cell: Any) -> bytes | None:
+    return cell.encode() if isinstance(cell, str) else cell

@@ -1,0 +1,1 @@
+"""Delivery: what falls due, to its target topic."""

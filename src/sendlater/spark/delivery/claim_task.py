@@ -1,0 +1,170 @@
+"""A lane task: claims what is due on its shard, and hands it on in Arrow batches."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sendlater.clock import Clock
+from sendlater.limits import (
+    ADDED_BYTES_MAX,
+    BATCH_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    CLAIM_COUNT_MAX,
+    WAIT_MS_MAX,
+)
+from sendlater.model import Target
+from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.store import Batch, Claim, Shard
+from sendlater.store.wakeup import Wake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+from sendlater.spark.delivery.lane import Lane, ShardSlice, leads
+
+SPIN_MS = 0.5
+"""Shortest wait: the clock counts whole milliseconds, and the next may be a moment away."""
+TARGETS_REFRESH_MS = 2_000
+"""How long a task trusts its copy of the known target topics."""
+HELD_PAUSE_MS = 20
+"""Pause before a task looks again whether what is due may go: intake has to catch up first."""
+
+
+class ShardTask:
+    """One attempt of Spark's at one batch on one shard; state that lives as long as that."""
+
+    def __init__(
+        self, lane: Lane, shard: Shard, wake: Wake, part: ShardSlice, clock: Clock
+    ) -> None:
+        self.lane, self.shard, self.wake, self.clock = lane, shard, wake, clock
+        self.end_ms = part.end_ms
+        # A clock that is put back must not make the batch longer.
+        left_ms = min(part.end_ms - clock.now_ms(), part.length_ms)
+        self.ends_at = clock.elapsed_ms() + left_ms
+        self.batch = Batch(lane.lane, lane.run, part.end_ms, part.number)
+        self.attempt = uuid.uuid4().hex
+        self.targets: dict[bytes, Target] = {}
+        self.targets_until_ms = 0
+        self.told = LatenessReport(shard, clock)
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Ends when the instant is reached, the batch is full, or the service drains."""
+        try:
+            got = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
+            if got is None:
+                yield from self._again(self.shard.claimed(self.batch))
+                return
+            yield from self._again(got)
+            yield from self._claims(len(got.ids), sum(map(len, got.packed)))
+            self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)
+        finally:
+            self.told.flush()
+
+    def _again(self, got: Claim) -> "Iterator[pa.RecordBatch]":
+        """What an earlier attempt has claimed."""
+        for first in range(0, len(got.ids), CLAIM_COUNT_MAX):
+            chunk = slice(first, first + CLAIM_COUNT_MAX)
+            yield from self._arrow(Claim(got.ids[chunk], got.packed[chunk]))
+
+    def _claims(self, count: int, size: int) -> "Iterator[pa.RecordBatch]":
+        while count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
+            now_ms = self.clock.now_ms()
+            ending = now_ms >= self.end_ms or self.clock.elapsed_ms() >= self.ends_at
+            got = self.shard.claim(
+                self.batch,
+                owner=self.lane.owner,
+                now_ms=min(now_ms, self.end_ms),
+                count_max=self.lane.claim_count,
+                attempt=self.attempt,
+            )
+            if got.draining:
+                return
+            if got.ids:
+                count += len(got.ids)
+                size += sum(map(len, got.packed))
+                yield from self._arrow(got)
+                if len(got.ids) < self.lane.claim_count // 4:
+                    time.sleep(self._pause_ms(now_ms) / 1000)
+            elif ending:
+                return
+            elif got.held:
+                self.wake.wait(HELD_PAUSE_MS)
+            else:
+                self._wait(got.next_due_ms, now_ms)
+
+    def _pause_ms(self, now_ms: int) -> int:
+        lane = self.lane
+        if leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms):
+            return lane.poll_ms
+        return lane.standby_poll_ms
+
+    def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
+        """Sleep until the next due time, the end, or something earlier has been parked."""
+        next_ms = self.end_ms if next_due_ms is None else next_due_ms
+        left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
+        self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
+
+    def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.arrow_rows import filler, to_arrow, unpack_columns
+
+        columns = unpack_columns(got.packed)
+        ids = got.ids
+        if self.lane.check_targets:
+            refused = self._refused(got, columns)
+            if refused:
+                self.shard.set_aside(self.batch, [ids[i] for i in refused])
+                keep = [i for i in range(len(ids)) if i not in refused]
+                if not keep:
+                    return
+                ids = [ids[i] for i in keep]
+                columns = [tuple(column[i] for i in keep) for column in columns]
+        yield to_arrow(ids, columns)
+        if self.lane.filler_rows:
+            yield filler(self.lane.filler_rows)
+        yield filler(0)
+        # After the yields, so that waiting for a busy JVM counts as late.
+        self.told.delivered(ids, columns[0], columns[1])
+
+    def _refused(self, got: Claim, columns: list[tuple[Any, ...]]) -> set[int]:
+        """Rows whose target topic is not known to take them; a copy of the list may be old.
+
+        A look at the claim as a whole clears nearly all; only a row that stands out is measured.
+        """
+        ids, packed = got.ids, got.packed
+        topics, partitions, keys, sources = columns[1], columns[2], columns[3], set(columns[7])
+        now_ms = self.clock.now_ms()
+        wanted = set(topics)
+        if now_ms >= self.targets_until_ms or not wanted <= self.targets.keys():
+            self.targets = self.shard.targets()
+            self.targets_until_ms = now_ms + TARGETS_REFRESH_MS
+        known = self.targets
+        copies = {copy.encode() for topic in sources & known.keys() for copy in known[topic].copies}
+        given = [known[topic] for topic in (wanted | copies) & known.keys()]
+        # A record leaves with its id in three places at most.
+        bytes_max = min((target.record_bytes_max for target in given), default=0) - ADDED_BYTES_MAX
+        keyless = None in keys and any(target.compacted for target in given)
+        longest = max(map(len, packed)) + 3 * max(map(len, ids))
+        clear = longest <= bytes_max and not keyless and partitions.count(None) == len(ids)
+        if clear and wanted <= known.keys():
+            return set()
+
+        def stands_out(i: int) -> bool:
+            return (
+                len(packed[i]) + 3 * len(ids[i]) > bytes_max
+                or (keyless and keys[i] is None)
+                or (partitions[i] or 0) >= known[topics[i]].partitions
+            )
+
+        return {
+            i
+            for i, topic in enumerate(topics)
+            if topic not in known or (stands_out(i) and self._is_refused(ids[i], packed[i]))
+        }
+
+    def _is_refused(self, schedule_id: bytes, packed: bytes) -> bool:
+        from sendlater.spark.delivery.refusal import refusal
+        from sendlater.store.codec import unpack
+
+        schedule = unpack(schedule_id, packed)
+        return refusal(schedule, lambda topic: self.targets.get(topic.encode())) is not None

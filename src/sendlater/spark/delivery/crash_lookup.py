@@ -1,0 +1,224 @@
+"""After a crash: what had arrived of unsettled batches is settled, the rest is released.
+
+A delivery carries its id, due time and the place it was read from. One Spark job reads the topics
+that unsettled rows go to, from the earliest claim on, and tells which rows are there.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.config import Settings
+from sendlater.dialects import delivered_headers, delivered_stages, fingerprint, names
+from sendlater.dialects.decode import COPY_OF
+from sendlater.dialects.deliver import VERSION
+from sendlater.dialects.sql import header, text, texts
+from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
+from sendlater.model import Schedule
+from sendlater.spark.arrow_rows import to_arrow, unpack_columns
+from sendlater.spark.journal.rewrite import write_again
+from sendlater.spark.kafka_sink import producer_options
+from sendlater.spark.topic_reads import deliveries, readable_topics, records_since
+from sendlater.store import Pending
+from sendlater.store.codec import unpack
+from sendlater.store.shard import OVERTAKEN
+from sendlater.store.unsettled import Unsettled, settle_some, unsettled
+
+REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row that nobody has settled."""
+
+    batch: Unsettled
+    packed: bytes
+    schedule: Schedule
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of unsettled rows, by their numbers."""
+
+    arrived: set[int] = field(default_factory=set)
+    owed: set[int] = field(default_factory=set)
+    """Arrived, but tombstone or history is missing."""
+    torn: set[int] = field(default_factory=set)
+    """Not arrived, but the tombstone is there: it would cancel them when it is read back."""
+
+
+class CrashLookup:
+    """Looks up unsettled rows; used at a start, and before a lane is started again."""
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, pending: Pending, topics: KafkaTopics
+    ) -> None:
+        self._spark, self._settings = spark, settings
+        self._pending, self._topics = pending, topics
+
+    def settle(self, *, owner: int, lane: int | None = None) -> int:
+        """Settle what is found; how many rows that were. What is left is for `release`.
+
+        Without permission to read, or with a broker that does not answer, nothing is settled: then
+        unsettled rows are delivered again, and the log says so.
+        """
+        batches = list(unsettled(self._pending, lane=lane))
+        if not batches:
+            return 0
+        rows = [
+            _Row(batch, packed, unpack(schedule_id, packed))
+            for batch in batches
+            for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
+        ]
+        try:
+            since_ms = _since_ms(rows)
+            found = self._look_up(rows, since_ms)
+            self._repair(rows, found, since_ms)
+            done = found.arrived | found.torn
+            for batch in batches:
+                ids = [r.schedule.id for n, r in enumerate(rows) if n in done and r.batch is batch]
+                settle_some(batch, ids, owner=owner)
+        except (Fenced, StoreUnavailable, StoreWentBack):
+            # To be asked again: what is released without an answer comes twice.
+            raise
+        except Exception as error:
+            _log.error(
+                "unsettled deliveries cannot be looked up; they are delivered again",
+                rows=len(rows),
+                cause=str(error)[:500],
+            )
+            return 0
+        _log.warning(
+            "unsettled deliveries looked up",
+            rows=len(rows),
+            arrived=len(found.arrived),
+            again=len(rows) - len(found.arrived),
+        )
+        return len(done)
+
+    def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
+        schedules = [row.schedule for row in rows]
+        readable = readable_topics(self._topics, {s.record.topic for s in schedules})
+        topics = sorted(readable | self._after_delivery(schedules))
+        if not topics:
+            return Found()
+        there = deliveries(self._spark, self._settings, topics, from_ms=since_ms)
+        asked = self._frame(rows).selectExpr(
+            "number", "id", "due_ms", f"{self._version()} AS version"
+        )
+        hits = asked.join(there, ["id", "due_ms", "version"])
+        at: dict[int, set[tuple[str, bool]]] = {}
+        for hit in hits.select("number", "topic", "deleted").distinct().collect():
+            at.setdefault(hit["number"], set()).add((hit["topic"], hit["deleted"]))
+        found = Found()
+        for number, schedule in enumerate(schedules):
+            self._judge(number, schedule, at.get(number, set()), found)
+        return found
+
+    def _version(self) -> str:
+        """What tells an unsettled row from others of its id and due time, as Spark SQL.
+
+        The place it was read from where deliveries tell it (journals, rejected records); otherwise
+        a digest of all that is delivered.
+        """
+        journals = self._settings.journals
+        told = f"{REJECTED} OR origin_topic IN {texts(journals)}" if journals else REJECTED
+        sent = fingerprint("key", "value", delivered_headers(journals))
+        return f"IF({told}, {VERSION}, {sent})"
+
+    def _judge(
+        self, number: int, schedule: Schedule, at: set[tuple[str, bool]], found: Found
+    ) -> None:
+        origin = schedule.origin
+        in_journal = origin is not None and origin.topic in self._settings.journals
+        tombstone = in_journal and origin is not None and (origin.topic, True) in at
+        if (schedule.record.topic, False) in at:
+            found.arrived.add(number)
+            history = self._settings.history_topic
+            settled = not history or schedule.dialect == "rejected" or (history, False) in at
+            if in_journal and not (tombstone and settled):
+                found.owed.add(number)
+        elif tombstone:
+            found.torn.add(number)
+
+    def _after_delivery(self, schedules: Sequence[Schedule]) -> set[str]:
+        """Where tombstones and history of these rows are."""
+        journals = {s.origin.topic for s in schedules if s.origin} & set(self._settings.journals)
+        history = self._settings.history_topic
+        return journals | ({history} if journals and history else set())
+
+    def _frame(self, rows: Sequence[_Row]) -> DataFrame:
+        """Rows in the columns of DUE_SCHEMA, and their numbers."""
+        ids = [row.schedule.id for row in rows]
+        columns = unpack_columns([row.packed for row in rows])
+        table = pa.Table.from_batches([to_arrow(ids, columns)])
+        numbers = pa.array(range(len(rows)), pa.int64())
+        return self._spark.createDataFrame(table.append_column("number", numbers))
+
+    def _repair(self, rows: Sequence[_Row], found: Found, since_ms: int) -> None:
+        """Write what is owed, and deliver what is torn, unless something newer was written since.
+
+        Nothing is left to intake, which could not tell whether a torn schedule was replaced, taken
+        back or delivered; here it is looked up, and comes before all that intake has yet to read.
+        """
+        if found.owed:
+            self._send([rows[n] for n in sorted(found.owed)], owed=True)
+        if not found.torn:
+            return
+        torn = sorted(found.torn)
+        replaced = {torn[n] for n in self._replaced([rows[n] for n in torn], since_ms)}
+        left = [n for n in torn if n not in replaced and rows[n].packed[0] != OVERTAKEN]
+        if not left:
+            return
+        try:
+            self._send([rows[n] for n in left], owed=False)
+        except Exception as error:
+            # Its target takes nothing any more: intake and lanes know what to do with that.
+            told = "schedules with a tombstone cannot be delivered; they take the way of new ones"
+            _log.warning(told, count=len(left), cause=str(error)[:500])
+            rejected = {n for n in left if rows[n].schedule.dialect == "rejected"}
+            found.torn -= rejected
+            again = [rows[n].schedule for n in left if n not in rejected]
+            write_again(self._settings, again, anew=True)
+
+    def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
+        frame = self._frame(rows)
+        for stage in delivered_stages(self._settings, owed=owed):
+            frame = frame.selectExpr(*stage)
+        frame.write.format("kafka").options(**producer_options(self._settings)).save()
+
+    def _replaced(self, rows: Sequence[_Row], since_ms: int) -> set[int]:
+        """Numbers of rows whose id was written again by somebody else, or taken back."""
+        ours = f"value IS NULL AND {header(text(names.ORIGIN))} IS NOT NULL"
+        written = (
+            records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
+            .selectExpr("*", "headers.key AS names")
+            .filter(f"NOT ({ours}) AND {COPY_OF} IS NULL")
+            .selectExpr("key AS id", "topic", "partition", "offset", "timestamp")
+        )
+        asked = self._frame(rows).selectExpr(
+            *("number", "id", "origin_topic", "origin_partition"),
+            *("origin_position", "origin_timestamp_ms"),
+        )
+        beside = "topic = origin_topic AND partition = origin_partition"
+        newer = (
+            f"IF({beside}, offset > origin_position, unix_millis(timestamp) > origin_timestamp_ms)"
+        )
+        found = asked.join(written, "id").filter(newer).select("number").distinct().collect()
+        return {row["number"] for row in found}
+
+
+def _since_ms(rows: Iterable[_Row]) -> int:
+    """Nothing of these rows was delivered before, by the clock of any broker."""
+    due_ms: dict[int, int] = {}
+    for row in rows:
+        end_ms, due = row.batch.end_ms, row.schedule.due_ms
+        due_ms[end_ms] = min(due, due_ms.get(end_ms, due))
+    earliest = min(max(due, end - RECOVERY_LOOK_BACK_MS) for end, due in due_ms.items())
+    return earliest - RECOVERY_CLOCK_SKEW_MS

@@ -1,0 +1,86 @@
+"""The pending store as a Spark streaming source: its offsets are instants.
+
+A batch lasts until the instant that is its end. Its tasks, one per shard, claim what has fallen due
+and yield it at once. Two lanes whose ends are half a window apart hide each other's pauses.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sendlater.clock import Clock, SystemClock
+from sendlater.store import Batch, Pending, Shard
+from sendlater.store.connection import connect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice, batch_end_ms
+
+
+class DueReader(DataSourceStreamReader):
+    """Lives on the driver, except `read`, which runs in tasks."""
+
+    def __init__(self, lane: Lane, *, clock: Clock | None = None) -> None:
+        self.lane = lane
+        self._clock = clock or SystemClock()
+
+    def _pending(self) -> Pending:
+        lane = self.lane
+        return Pending(connect(lane.redis_url), space=lane.space, shards=lane.shards)
+
+    def initialOffset(self) -> dict[str, int]:
+        """Now: what fell due before is claimed by the first batch all the same."""
+        return {"batch": 0, "end_ms": self._clock.now_ms()}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """The end of the next batch; `start` again once the service drains.
+
+        Batches are numbered, as the clock may be put back: then an end is before the last one.
+        A limit on rows has no meaning here: the end is an instant, and claims are bounded.
+        """
+        lane, pending, now_ms = self.lane, self._pending(), self._clock.now_ms()
+        if pending.draining(owner=lane.owner):
+            return start
+        head = pending.oldest_due_ms()
+        idle = head is None or head > now_ms + lane.idle_window_ms
+        end_ms = batch_end_ms(
+            now_ms,
+            lane=lane.lane,
+            lanes=lane.lanes,
+            window_ms=lane.window_ms,
+            length_ms=lane.idle_window_ms if idle else lane.window_ms,
+        )
+        return {"batch": start["batch"] + 1, "end_ms": end_ms}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ShardSlice]:
+        """One task per shard."""
+        if start == end:
+            return []
+        lane = self.lane
+        length_ms = LEAD_MS + lane.window_ms + max(lane.window_ms, lane.idle_window_ms)
+        return [
+            ShardSlice(number, end["end_ms"], end["batch"], length_ms)
+            for number in range(lane.shards)
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Spark has committed this batch, so the broker has every row: settle it."""
+        lane = self.lane
+        self._pending().settle(Batch(lane.lane, lane.run, end["end_ms"], end["batch"]))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
+        assert isinstance(partition, ShardSlice), partition
+        client = connect(self.lane.redis_url)
+        try:
+            shard = Shard(client, space=self.lane.space, number=partition.shard)
+            wake = shard.wake()
+            try:
+                yield from ShardTask(self.lane, shard, wake, partition, self._clock).batches()
+            finally:
+                wake.close()
+        finally:
+            client.close()

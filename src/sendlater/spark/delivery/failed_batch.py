@@ -1,0 +1,181 @@
+"""A batch that its lane could not deliver, delivered record by record: only the culprit stays.
+
+Spark's Kafka sink fails its whole query for one record that a broker refuses. What can be known of
+a target beforehand is (see `refusal`); for the rest the batch is taken apart here, with a producer
+that tells of each record what became of it. What a broker refuses for good is rejected with the
+broker's own words; what it has not taken yet is left to be released.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sendlater.brokers.client_options import client_options
+from sendlater.config import Settings
+from sendlater.dialects.deliver import leaving
+from sendlater.errors import BrokerUnavailable
+from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RESCUE_COUNT_MAX
+from sendlater.model import Reason, Record, Schedule
+from sendlater.spark.delivery.refusal import rejected
+from sendlater.spark.delivery.targets import Targets
+from sendlater.store import Pending
+from sendlater.store.codec import unpack
+from sendlater.store.unsettled import Unsettled, settle_some, unsettled
+
+ACK_MS = 5_000
+"""How long the broker may take for one record; whoever is slower has to come again."""
+FLUSH_S = 20.0
+"""Longest wait for all of them."""
+FOR_GOOD = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+"""What a broker says of a record that it will never take."""
+
+PARTITION_UA = -1
+"""librdkafka's word for a partition that the producer chooses."""
+
+Name = TypeVar("Name", bound=Hashable)
+_log = structlog.get_logger()
+
+
+class RecordByRecord:
+    """Delivers what is left of a failed lane's batches, before the lane is started again."""
+
+    def __init__(
+        self, settings: Settings, pending: Pending, targets: Targets, *, owner: int
+    ) -> None:
+        self._settings, self._pending, self._owner = settings, pending, owner
+        self._targets = targets
+
+    def deliver(self, lane: int) -> int:
+        """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; how many arrived.
+
+        What had arrived of them must have been settled before. The others are for the lane again.
+        Raises BrokerUnavailable when the lane must not start yet.
+        """
+        batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
+        schedules = {
+            id: unpack(id, packed)
+            for batch in batches
+            for id, packed in zip(batch.ids, batch.packed, strict=True)
+        }
+        some = dict(list(schedules.items())[:RESCUE_COUNT_MAX])
+        records = {id: self._leaving(schedule) for id, schedule in some.items()}
+        told = self._send({id: found[0] for id, found in records.items()})
+        arrived = {id for id, error in told.items() if error is None}
+        refused = {id: e for id, e in told.items() if e is not None and e.code() in FOR_GOOD}
+        # Tombstones and history come after what they are about.
+        after = {(id, n): r for id in arrived for n, r in enumerate(records[id][1:])}
+        owed = {
+            id
+            for (id, _), error in self._send(after).items()
+            if error is not None and error.code() not in FOR_GOOD
+        }
+        for topic in {some[id].record.topic for id in told.keys() - arrived}:
+            self._targets.doubt(topic)
+        for batch in batches:
+            self._settle(batch, some, arrived - owed, refused)
+        _log.warning(
+            "a batch that failed was delivered record by record",
+            rows=len(schedules),
+            arrived=len(arrived),
+            refused=len(refused),
+            causes=sorted({error.str() for error in refused.values()})[:3],
+        )
+        if owed:
+            # Nothing of the lane is released meanwhile: the look-up before its next start finds
+            # what has arrived, and writes what is owed.
+            raise BrokerUnavailable(f"{len(owed)} deliveries wait for their tombstones")
+        return len(arrived)
+
+    def _leaving(self, schedule: Schedule) -> list[Record]:
+        """As `leaving` tells them; a tombstone goes to the partition the schedule was read from."""
+        first, *after = leaving(schedule, self._targets.copies_of(schedule))
+        history, origin = self._settings.history_topic, schedule.origin
+        if first.topic == self._settings.liveness_topic:
+            after = [record for record in after if record.topic != history]
+        read_from = origin.partition if origin else None
+        return [
+            first,
+            *(r if r.topic == history else replace(r, partition=read_from) for r in after),
+        ]
+
+    def _settle(
+        self,
+        batch: Unsettled,
+        some: Mapping[bytes, Schedule],
+        arrived: set[bytes],
+        refused: Mapping[bytes, KafkaError],
+    ) -> None:
+        done = [id for id in batch.ids if id in arrived]
+        for id in (id for id in batch.ids if id in refused):
+            told = f"topic {some[id].record.topic!r}: the broker says {refused[id].str()}"
+            instead = rejected(
+                some[id],
+                (Reason.REFUSED, told),
+                self._targets.known,
+                rejected_topic=self._settings.rejected_topic,
+            )
+            if instead is not None:
+                # First one, then the other: a crash in between rejects it once more.
+                self._pending.put(instead)
+                done.append(id)
+        settle_some(batch, done, owner=self._owner)
+
+    def _send(self, records: Mapping[Name, Record]) -> dict[Name, KafkaError | None]:
+        """Each record in a request of its own, so that an answer is about it alone."""
+        if not records:
+            return {}
+        slow = KafkaError(KafkaError._TIMED_OUT)
+        told: dict[Name, KafkaError | None] = dict.fromkeys(records, slow)
+        producer = Producer(
+            client_options(self._settings)
+            | {
+                "partitioner": "murmur2_random",
+                "batch.num.messages": 1,
+                "linger.ms": 0,
+                "message.max.bytes": REJECTED_TOPIC_BYTES_MAX,
+                "message.timeout.ms": ACK_MS,
+                "queue.buffering.max.messages": 3 * RESCUE_COUNT_MAX,
+                "queue.buffering.max.kbytes": 1024 * 1024,
+            }
+        )
+        for name, record in records.items():
+            try:
+                producer.produce(
+                    record.topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=PARTITION_UA if record.partition is None else record.partition,
+                    on_delivery=partial(_note, told, name),
+                )
+            except KafkaException as error:
+                told[name] = error.args[0]
+            except BufferError:
+                break
+            producer.poll(0)
+        producer.flush(FLUSH_S)
+        return told
+
+
+def _note(
+    told: dict[Name, KafkaError | None], name: Name, error: KafkaError | None, _: Message
+) -> None:
+    told[name] = error

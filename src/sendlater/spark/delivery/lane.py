@@ -1,0 +1,111 @@
+"""A lane: one of the queries that deliver, and when its batches begin and end."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from sendlater.limits import (
+    CLAIM_COUNT_MAX,
+)
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
+
+
+LEAD_MS = 200
+"""Shortest batch: planning and starting one takes this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What a lane's reader and tasks must know; built from Spark options, which are strings."""
+
+    redis_url: str
+    space: str
+    shards: int
+    owner: int
+    lane: int
+    lanes: int
+    run: int
+    window_ms: int
+    idle_window_ms: int
+    poll_ms: int
+    standby_poll_ms: int
+    claim_count: int
+    check_targets: bool
+    filler_rows: int = 0
+
+    @classmethod
+    def of(cls, settings: "Settings", *, redis_url: str, owner: int, lane: int, run: int) -> "Lane":
+        """A lane of an installation."""
+        same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
+        more = ("poll_ms", "standby_poll_ms", "claim_count")
+        return cls(
+            redis_url=redis_url,
+            owner=owner,
+            lane=lane,
+            run=run,
+            check_targets=settings.on_kafka,
+            **{name: getattr(settings, name) for name in (*same, *more)},
+        )
+
+    @classmethod
+    def from_options(cls, options: Any) -> "Lane":
+        """Read the options that `to_options` wrote."""
+        numbers = ("shards", "owner", "lane", "lanes", "run", "window_ms", "idle_window_ms")
+        return cls(
+            redis_url=options["redis.url"],
+            space=options["space"],
+            poll_ms=int(options.get("poll_ms", 2)),
+            standby_poll_ms=int(options.get("standby_poll_ms", 2)),
+            claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
+            check_targets=options.get("check_targets", "false") == "true",
+            filler_rows=int(options.get("filler_rows", 0)),
+            **{name: int(options[name]) for name in numbers},
+        )
+
+    def to_options(self) -> dict[str, str]:
+        """Spark options; the URL's name makes Spark redact it in plans."""
+        options = {name: str(getattr(self, name)) for name in self.__slots__ if name != "redis_url"}
+        return options | {
+            "redis.url": self.redis_url,
+            "check_targets": str(self.check_targets).lower(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSlice(InputPartition):
+    """One task: one shard until the end of the batch, which comes in `length_ms` at the latest."""
+
+    shard: int
+    end_ms: int
+    number: int
+    length_ms: int
+
+
+def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int) -> int:
+    """The first instant of the lane's grid at least LEAD_MS away, plus whole windows up to length.
+
+    >>> batch_end_ms(10_000, lane=0, lanes=2, window_ms=2_000, length_ms=2_000)
+    12000
+    >>> batch_end_ms(10_000, lane=1, lanes=2, window_ms=2_000, length_ms=2_000)
+    11000
+    """
+    phase = lane * window_ms // lanes
+    end = ((now_ms + LEAD_MS - phase) // window_ms + 1) * window_ms + phase
+    return end + max(0, (length_ms - window_ms) // window_ms) * window_ms
+
+
+def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
+    """Whether a lane is in the middle of its batch, where no other is: it claims for all.
+
+    The others, close to a pause or just out of one, only look now and then in case it is not there.
+    A batch of several windows, as when nothing is due soon, leads in the middle of each.
+
+    >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_499, 2_500, 3_499, 3_500)]
+    [False, True, True, False]
+    """
+    left_ms = (end_ms - now_ms - 1) % window_ms + 1
+    margin_ms = (window_ms - window_ms // lanes) // 2
+    return margin_ms < left_ms <= margin_ms + window_ms // lanes

@@ -1,0 +1,62 @@
+"""Delivery: what falls due, to its target topic."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sendlater.config import Settings
+from sendlater.dialects import delivered_headers, delivered_stages
+from sendlater.spark.delivery.lane import Lane
+from sendlater.spark.kafka_sink import producer_options
+
+OUTBOX_ROWS = 5
+"""Rows the JVM gathers for the development outbox, a Python sink, before it hands them on."""
+
+
+def start_lane(
+    spark: SparkSession, settings: Settings, *, lane: Lane, checkpoint: Path
+) -> StreamingQuery:
+    """One delivery query; its run and owner are in `lane`."""
+    if not settings.on_kafka:
+        spark = spark.newSession()
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
+        lane = replace(lane, filler_rows=OUTBOX_ROWS)
+    due = spark.readStream.format("sendlater").options(**lane.to_options()).load()
+    *stages, last = delivered_stages(settings)
+    if not settings.on_kafka:
+        last.append("topic IS NULL AS filler")
+    records = due
+    for stage in (*stages, last):
+        records = records.selectExpr(*stage)
+    writer = records.writeStream.queryName(f"lane-{lane.lane}")
+    if settings.on_kafka:
+        writer = writer.format("kafka").options(**producer_options(settings))
+    else:
+        writer = writer.format("sendlater-topics").options(
+            **{
+                "redis.url": lane.redis_url,
+                "space": settings.space,
+                "partitions": str(settings.topic_partitions),
+                "retention.ms": str(settings.topics_retention_ms),
+                "length.max": str(settings.topics_length_max),
+            }
+        )
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def start_held(
+    spark: SparkSession, settings: Settings, *, options: dict[str, str], checkpoint: Path
+) -> StreamingQuery:
+    """The query that delivers from bucket 0."""
+    due = spark.readStream.format("sendlater").options(**options).load()
+    columns = ["topic", "partition", "key", "value", f"{delivered_headers()} AS headers"]
+    return (
+        due.selectExpr(*columns)
+        .writeStream.queryName("deliver")
+        .format("kafka")
+        .options(**producer_options(settings))
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )

@@ -1,0 +1,164 @@
+"""Why a topic does not take a record, told before the record is sent; and what becomes of it.
+
+Kafka's producer fails with its whole query on one record that the broker refuses. So whoever
+delivers asks here first. What is refused becomes a record for the rejected topic, once; if that
+topic does not take it in full, without the parts that are too large.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sendlater.dialects import names
+from sendlater.dialects.deliver import leaving, split_rejected
+from sendlater.limits import (
+    ID_BYTES_MAX,
+    REJECTED_DETAIL_CHARS_MAX,
+    REJECTED_VALUE_BYTES_MAX,
+    TOPIC_CHARS_MAX,
+)
+from sendlater.model import Headers, Reason, Record, Schedule, Target
+
+BATCH_BYTES = 61
+"""What a record batch of format 2 has before its records (KIP-98)."""
+
+Known = Callable[[str], Target | Reason | None]
+"""What is known of a topic: what it takes, why it takes nothing, or nothing at all."""
+
+
+def record_bytes(record: Record) -> int:
+    """Bytes that a broker compares with `max.message.bytes`: a batch with this record alone."""
+    # Attributes, and the deltas of timestamp and offset, are a byte each.
+    size = 3 + _bytes(record.key) + _bytes(record.value) + _varint(len(record.headers))
+    for name, value in record.headers:
+        size += _bytes(name.encode()) + _bytes(value)
+    return BATCH_BYTES + _varint(size) + size
+
+
+def refusal(schedule: Schedule, known: Known) -> tuple[Reason, str] | None:
+    """Why one of the records that leave for a schedule will not be taken; None when all will be.
+
+    The target must be known; a copy is compared with what is known of its topic.
+    """
+    target = known(schedule.record.topic)
+    if isinstance(target, Reason):
+        return target, f"topic {schedule.record.topic!r}: the broker says {target.value}"
+    assert target is not None, schedule.record.topic
+    source = known(schedule.origin.topic) if schedule.origin else None
+    for record in leaving(schedule, source.copies if isinstance(source, Target) else ()):
+        target = known(record.topic)
+        refused = _refused(record, target) if isinstance(target, Target) else None
+        if refused:
+            reason, takes, got = refused
+            return reason, f"topic {record.topic!r}: expected {takes}, got {got}"
+    return None
+
+
+def _refused(record: Record, target: Target) -> tuple[Reason, str, str] | None:
+    """The reason, what was expected and what came."""
+    if record.partition is not None and record.partition >= target.partitions:
+        return Reason.BAD_TARGET, f"a partition below {target.partitions}", f"{record.partition}"
+    if record.key is None and target.compacted:
+        return Reason.NO_KEY, "a key, as it is compacted", "none"
+    size = record_bytes(record)
+    if size > target.record_bytes_max:
+        return (
+            Reason.TOO_LARGE,
+            f"at most {target.record_bytes_max} bytes",
+            f"{size}, headers included",
+        )
+    return None
+
+
+def rejected(
+    schedule: Schedule, refused: tuple[Reason, str], known: Known, *, rejected_topic: str
+) -> Schedule | None:
+    """The same for the rejected topic, in the fullest form that it takes.
+
+    What is a rejected record already stays the one it is. None when the topic takes no form, which
+    one for records of REJECTED_BYTES_MAX never does.
+    """
+    whole = schedule
+    if schedule.dialect != "rejected":
+        whole = rejected_schedule(schedule, *refused, rejected_topic=rejected_topic)
+    record = replace(whole.record, topic=rejected_topic, partition=None)
+    forms = _forms(replace(whole, record=record))
+    return next((form for form in forms if refusal(form, known) is None), None)
+
+
+def rejected_schedule(
+    schedule: Schedule, reason: Reason, detail: str, *, rejected_topic: str
+) -> Schedule:
+    """The same record for the rejected topic; its id is the place it was read from.
+
+    What was never on an inbox has its own id and its version there.
+    """
+    origin, record = schedule.origin, schedule.record
+    told: Headers = [(names.REJECTED, reason.value.encode()), (names.REJECTED_DETAIL, _cut(detail))]
+    if origin:
+        place = f"{origin.topic}/{origin.partition}/{origin.position}"
+        rejected_id = place.replace("/", "-").encode()
+        told.append((names.ORIGIN, place.encode()))
+        told.append((names.ORIGIN_TIMESTAMP_MS, b"%d" % origin.timestamp_ms))
+    else:
+        rejected_id = b"rejected-%s-%s" % (schedule.version.encode(), schedule.id[:ID_BYTES_MAX])
+    told.append((names.REJECTED_TARGET, record.topic[:TOPIC_CHARS_MAX].encode()))
+    told.append((names.REJECTED_ID, schedule.id[:ID_BYTES_MAX]))
+    record = replace(record, topic=rejected_topic, partition=None, headers=record.headers + told)
+    return replace(schedule, id=rejected_id, record=record, dialect="rejected")
+
+
+def _forms(whole: Schedule) -> Iterator[Schedule]:
+    """As it is; less value and headers; under its own id as key, in full and less."""
+    for schedule in (whole, _without_key(whole)):
+        yield schedule
+        yield _shortened(schedule)
+
+
+def _without_key(schedule: Schedule) -> Schedule:
+    record = schedule.record
+    if record.key == schedule.id:
+        return schedule
+    key = "no key" if record.key is None else f"a key of {len(record.key)} bytes"
+    headers = _told(record.headers, f"in place of {key} is the id")
+    return replace(schedule, record=replace(record, key=schedule.id, headers=headers))
+
+
+def _shortened(schedule: Schedule) -> Schedule:
+    record, value = schedule.record, schedule.record.value
+    came_with, told = split_rejected(record.headers)
+    left_out = []
+    if value is not None and len(value) > REJECTED_VALUE_BYTES_MAX:
+        left_out.append(f"the value after byte {REJECTED_VALUE_BYTES_MAX} of {len(value)}")
+        value = value[:REJECTED_VALUE_BYTES_MAX]
+    if came_with:
+        size = sum(len(name.encode()) + len(content or b"") for name, content in came_with)
+        left_out.append(f"{len(came_with)} headers of {size} bytes")
+    if not left_out:
+        return schedule
+    headers = _told(told, f"left out: {' and '.join(left_out)}")
+    return replace(schedule, record=replace(record, value=value, headers=headers))
+
+
+def _told(headers: Headers, more: str) -> Headers:
+    """The same headers with more in the detail of the rejection."""
+    came_with, told = split_rejected(headers)
+    return came_with + [
+        (name, (content or b"") + f"; {more}".encode())
+        if name == names.REJECTED_DETAIL
+        else (name, content)
+        for name, content in told
+    ]
+
+
+def _cut(detail: str) -> bytes:
+    return detail[:REJECTED_DETAIL_CHARS_MAX].encode(errors="replace")
+
+
+def _bytes(content: bytes | None) -> int:
+    """A length and what it counts; null is the length -1."""
+    return 1 if content is None else _varint(len(content)) + len(content)
+
+
+def _varint(number: int) -> int:
+    """Bytes of a number of zero or more, written zigzag, seven bits a byte."""
+    return max(1, ((number << 1).bit_length() + 6) // 7)

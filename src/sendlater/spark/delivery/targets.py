@@ -1,0 +1,211 @@
+"""Target topics: looked up before anything is delivered to them, so that one bad one hurts nobody.
+
+Spark's Kafka sink fails its whole query when a topic is missing, forbidden or does not take a
+record. So tasks deliver only to topics in the list kept here, and set aside what does not fit.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import structlog
+
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.clock import Clock, SystemClock
+from sendlater.config import Settings
+from sendlater.errors import BadSettings, BrokerUnavailable, Fenced, StoreUnavailable
+from sendlater.limits import REJECTED_BYTES_MAX
+from sendlater.model import Reason, Schedule, Target
+from sendlater.spark.delivery.refusal import refusal, rejected
+from sendlater.spark.kafka_sink import request_bytes_max
+from sendlater.store import Pending, Shard
+from sendlater.store.admin import tell
+from sendlater.store.codec import unpack
+
+TICK_S = 0.1
+ASIDE_COUNT_MAX = 500
+"""Rows set aside that one round looks at, per shard."""
+LOOK_UP_ATTEMPTS_MAX = 20
+"""Rounds a topic may stay unanswered (a broker may be creating it) before it counts as unknown."""
+REFRESH_MS = 30_000
+"""How long a topic's answer is trusted; one deleted meanwhile is noticed then."""
+REFUSED_MS = 5_000
+"""How long a refusal is trusted, so that a topic created late is used soon; and how old an answer
+may be that a record is rejected for, as its topic may have grown since."""
+TELL_MS = 60_000
+"""Pause between two complaints about the same."""
+
+_log = structlog.get_logger()
+
+
+class Targets:
+    """Keeps the list of usable targets in the store, and settles what was set aside."""
+
+    def __init__(
+        self,
+        pending: Pending,
+        topics: KafkaTopics,
+        settings: Settings,
+        *,
+        owner: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self._pending, self._topics, self._settings = pending, topics, settings
+        self._owner = owner
+        self._clock = clock or SystemClock()
+        history = (settings.history_topic,) if settings.history_topic else ()
+        self._copies = {journal: (journal, *history) for journal in settings.journals}
+        after_delivery = (*settings.journals, *history) if settings.journals else ()
+        self._own = (*after_delivery, settings.rejected_topic)
+        self._request_bytes_max = request_bytes_max(settings)
+        self._answers: dict[str, tuple[Target | Reason, int]] = {}
+        """TargetLookups, and when they were given."""
+        self._doubted: set[str] = set()
+        self._attempts: Counter[str] = Counter()
+        self._cursors = [0] * len(pending.shards)
+        self._told_ms: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
+
+    def start(self) -> None:
+        """Own topics are known first; then keep going until `stop`.
+
+        Raises BadSettings when the history topic or a journal takes nothing from us.
+        """
+        self._forget()
+        for topic in self._own:
+            answer = self._answer(topic)
+            if isinstance(answer, Reason) and topic != self._settings.rejected_topic:
+                raise BadSettings(f"topic {topic!r} takes nothing from us: {answer.value}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for the round under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(TICK_S):
+            try:
+                self.tick()
+            except Fenced:
+                return
+            except StoreUnavailable as error:
+                _log.warning("targets wait for the store", cause=str(error))
+            except Exception:
+                _log.exception("looking up targets failed, will go on")
+
+    def tick(self) -> None:
+        """One round: what intake asked for, what was set aside, what is getting old."""
+        first = self._pending.shards[0]
+        for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
+            if self._answer(topic) is None:
+                first.want([topic.encode()])
+        for number, shard in enumerate(self._pending.shards):
+            self._cursors[number], rows = shard.aside(
+                count_max=ASIDE_COUNT_MAX, cursor=self._cursors[number]
+            )
+            for schedule_id, packed in rows.items():
+                self._look_at(shard, schedule_id, packed)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Ask again about topics in use; forget refusals, which are asked for when needed."""
+        now_ms = self._clock.now_ms()
+        for topic, (answer, asked_ms) in list(self._answers.items()):
+            if isinstance(answer, Target):
+                self._answer(topic)
+            elif now_ms >= asked_ms + REFUSED_MS and topic not in self._own:
+                del self._answers[topic]
+        for topic in self._own:
+            self._answer(topic)
+
+    def _look_at(self, shard: Shard, schedule_id: bytes, packed: bytes) -> None:
+        """Settle a row set aside; one that cannot be settled must not keep the others there."""
+        try:
+            self._settle_aside(shard, unpack(schedule_id, packed))
+        except (Fenced, StoreUnavailable):
+            raise
+        except Exception as error:
+            self._complain("a row stays aside", id=schedule_id[:100], cause=repr(error)[:500])
+
+    def _settle_aside(self, shard: Shard, schedule: Schedule) -> None:
+        """Back to pending when its target turned out well, rejected when not.
+
+        Where the rejected topic takes nothing, it stays: somebody may mend the one or the other.
+        """
+        if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
+            return
+        refused = refusal(schedule, self.known)
+        if refused is None:
+            shard.readmit(schedule, owner=self._owner)
+            return
+        topic = self._settings.rejected_topic
+        takes = self._answer(topic, trusted_ms=REFUSED_MS)
+        if takes is None:
+            return
+        instead = None
+        if isinstance(takes, Target) and takes.record_bytes_max >= REJECTED_BYTES_MAX:
+            instead = rejected(schedule, refused, self.known, rejected_topic=topic)
+        if instead is None:
+            self._complain("the rejected topic takes nothing, rejected records wait", says=takes)
+            return
+        if schedule.dialect != "rejected":
+            tell(self._pending.shards[0], {f"rejected:{refused[0].value}": 1})
+        shard.readmit(schedule, owner=self._owner, instead=instead)
+
+    def copies_of(self, schedule: Schedule) -> tuple[str, ...]:
+        """Where copies of a schedule's delivery go: its journal, and the history topic if any."""
+        return self._copies.get(schedule.origin.topic, ()) if schedule.origin else ()
+
+    def known(self, topic: str) -> Target | Reason | None:
+        """What is known of a topic: what it takes, why it takes nothing, or nothing at all."""
+        return self._answers[topic][0] if topic in self._answers else None
+
+    def _answer(self, topic: str, *, trusted_ms: int = REFRESH_MS) -> Target | Reason | None:
+        """What is known of a topic, asked anew when too old; None while the broker is undecided."""
+        now_ms = self._clock.now_ms()
+        if topic in self._doubted:
+            self._doubted.discard(topic)
+            self._answers.pop(topic, None)
+        known, asked_ms = self._answers.get(topic, (None, 0))
+        if known and now_ms < asked_ms + (REFUSED_MS if isinstance(known, Reason) else trusted_ms):
+            return known
+        try:
+            answer = self._topics.look_up(topic)
+        except BrokerUnavailable:
+            # An outage says nothing about a topic, however long it is.
+            return None
+        if answer is None:
+            self._attempts[topic] += 1
+            if self._attempts[topic] < LOOK_UP_ATTEMPTS_MAX:
+                return None
+            answer = Reason.UNKNOWN_TOPIC
+        del self._attempts[topic]
+        if isinstance(answer, Target):
+            answer = replace(
+                answer,
+                record_bytes_max=min(answer.record_bytes_max, self._request_bytes_max),
+                copies=self._copies.get(topic, ()),
+            )
+        elif answer != known:
+            _log.warning("target topic refused", topic=topic, reason=answer)
+        self._answers[topic] = (answer, now_ms)
+        self._pending.set_target(topic, answer if isinstance(answer, Target) else None)
+        return answer
+
+    def doubt(self, topic: str) -> None:
+        """Something was not taken there: what is known of it is asked anew before anything goes."""
+        self._doubted.add(topic)
+        self._pending.set_target(topic, None)
+
+    def _forget(self) -> None:
+        for topic in self._pending.shards[0].targets():
+            self._pending.set_target(topic.decode(), None)
+
+    def _complain(self, event: str, **told: object) -> None:
+        """Log what goes on until somebody mends it, but not for each row in each round."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._told_ms.get(event, now_ms - TELL_MS) + TELL_MS:
+            self._told_ms[event] = now_ms
+            _log.error(event, rejected_topic=self._settings.rejected_topic, **told)

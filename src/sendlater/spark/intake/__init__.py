@@ -1,0 +1,1 @@
+"""Intake: inbox topics into the store."""

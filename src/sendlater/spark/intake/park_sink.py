@@ -1,0 +1,183 @@
+"""The pending store as a Spark sink: rows become schedules, with the place they were read from."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sendlater.clock import SystemClock
+from sendlater.dialects.names import REJECTED
+from sendlater.errors import StoreWentBack
+from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
+from sendlater.store import Pending, Shard
+from sendlater.store.admin import tell
+from sendlater.store.codec import DIALECT_NUMBER, pack_fields
+from sendlater.store.connection import connect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+"""Spark's name for the batch a task works for (MicroBatchExecution.BATCH_ID_KEY)."""
+
+
+@dataclass(slots=True)
+class Parked(WriterCommitMessage):
+    """What one task parked: per source its end, and where each shard stands."""
+
+    ends: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ParkWriter(DataSourceStreamArrowWriter):
+    """`write` runs in tasks, `commit` on the driver."""
+
+    def __init__(self, options: Any) -> None:
+        self.url = options["redis.url"]
+        self.space = options["space"]
+        self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
+        self.check_targets = options.get("check_targets", "false") == "true"
+        self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
+
+    def _pending(self) -> Pending:
+        return Pending(connect(self.url), space=self.space, shards=self.shards)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Parked:
+        """Park Arrow batches in the columns of `sendlater.dialects`, in the order they come."""
+        context = TaskContext.get()
+        assert context is not None, "write runs in a task"
+        pending = self._pending()
+        try:
+            task = ParkTask(pending, self.owner, self.check_targets, self.journals)
+            task.require(self.run, int(context.getLocalProperty(BATCH_ID_PROPERTY) or 0))
+            for batch in iterator:
+                task.park(batch)
+            return task.finish()
+        finally:
+            pending.client.close()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Every shard has now seen what the batch read."""
+        pending = self._pending()
+        parked = [message for message in messages if isinstance(message, Parked)]
+        for number, shard in enumerate(pending.shards):
+            ends: list[str] = []
+            for message in parked:
+                for source, end in message.ends.items():
+                    stands = message.seen[source][number]
+                    # Also where it stands at its end: what a task wrote there may be lost again.
+                    ends += [source, stands, str(max(end, int(stands or 0)))]
+            shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
+        pending.client.close()
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: what was parked is parked, and its position with it."""
+
+
+class ParkTask:
+    """One task's rows, gathered per shard and source into calls of bounded size."""
+
+    def __init__(
+        self, pending: Pending, owner: int, check_targets: bool, journals: frozenset[str]
+    ) -> None:
+        self.owner, self.journals = owner, journals
+        self.clock = SystemClock()
+        self.shards: list[Shard] = pending.shards
+        found = [shard.seen() for shard in self.shards]
+        self.found = [{k: str(v) for k, v in one.items()} for one in found]
+        self.message = Parked()
+        self.waiting: dict[tuple[int, str], list[Any]] = {}
+        self.sizes: Counter[tuple[int, str]] = Counter()
+        self.rejected: dict[tuple[int, str], int] = {}
+        self.reasons: Counter[str] = Counter()
+        known = self.shards[0].targets() if check_targets else None
+        self.known = None if known is None else {topic.decode() for topic in known}
+
+    def require(self, run: int, batch: int) -> None:
+        """The batch before this one must be in the store: it may have come back older."""
+        allowed = {f"{run}/{batch - 1}", f"{run}/{batch}"}
+        for shard in self.shards:
+            stands = shard.state().get("intake", "")
+            if stands not in allowed:
+                raise StoreWentBack(f"intake stands at {stands!r}, expected one of {allowed}")
+
+    def park(self, batch: "pa.RecordBatch") -> None:
+        """Gather one Arrow batch and write what is full."""
+        columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
+        ids, due, *fields, shards, changes = columns
+        now_ms = self.clock.now_ms()
+        if self.known is not None and (new := set(fields[0]) - self.known - {None}):
+            self.shards[0].want(sorted(topic.encode() for topic in new))
+            self.known |= new
+        for schedule_id, due_ms, shard, change, row in zip(
+            ids, due, shards, changes, zip(*fields, strict=True), strict=True
+        ):
+            topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = row
+            source = f"{origin}/{from_partition}"
+            seen = self.message.seen.get(source)
+            if seen is None:
+                seen = [one.get(source, "") for one in self.found]
+                self.message.seen[source] = seen
+            self.message.ends[source] = at + 1
+            if at < int(seen[shard] or 0):
+                continue
+            # A cancellation of one version only has that version as its value.
+            packed: Any = value or ""
+            if due_ms is not None:
+                flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
+                packed = pack_fields(
+                    (
+                        topic,
+                        partition,
+                        key,
+                        value,
+                        flat,
+                        DIALECT_NUMBER[dialect],
+                        origin,
+                        from_partition,
+                        at,
+                        stamp,
+                    )
+                )
+            place = (shard, source)
+            if dialect == "rejected":
+                self.rejected[place] = self.rejected.get(place, 0) + 1
+                self.reasons[f"rejected:{_reason(headers)}"] += 1
+                due_ms = min(due_ms, now_ms)
+            rows = self.waiting.setdefault(place, [])
+            when: Any = "" if due_ms is None else due_ms
+            rows += (schedule_id, when if change is None else f"{change}|{when}", packed)
+            self.sizes[place] += len(packed)
+            if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
+                self._write(place, at + 1)
+
+    def _write(self, place: tuple[int, str], after: int) -> None:
+        number, source = place
+        seen = self.message.seen[source]
+        del self.sizes[place]
+        self.shards[number].park(
+            self.waiting.pop(place),
+            owner=str(self.owner),
+            source=source,
+            seen_before=seen[number],
+            seen_after=str(after),
+            journal=source.rpartition("/")[0] in self.journals,
+            rejected_count=self.rejected.pop(place, 0),
+        )
+        seen[number] = str(after)
+
+    def finish(self) -> Parked:
+        """Write the rest; what the driver needs to commit."""
+        for place in list(self.waiting):
+            self._write(place, self.message.ends[place[1]])
+        tell(self.shards[0], self.reasons)
+        return self.message
+
+
+def _reason(headers: Any) -> str:
+    """What the decoding appended to a rejected record's headers, as the last of that name."""
+    told = [header["value"] for header in headers if header["key"] == REJECTED]
+    return str(told[-1].decode())

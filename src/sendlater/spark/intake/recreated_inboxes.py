@@ -1,0 +1,51 @@
+"""Inboxes change under a running service: one that was deleted and made anew is noticed here."""
+
+import time
+
+import structlog
+
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.brokers.own_topics import inbox_facts
+from sendlater.config import Settings
+from sendlater.errors import BrokerUnavailable
+from sendlater.store import Pending
+from sendlater.store.inbox_ids import recognise
+
+WATCH_S = 10.0
+"""Pause between two questions to the broker about the inboxes."""
+
+_log = structlog.get_logger()
+
+
+class InboxWatch:
+    """Knows which topics intake reads, by Kafka's ids of them."""
+
+    def __init__(self, topics: KafkaTopics, settings: Settings, pending: Pending) -> None:
+        self._topics, self._settings, self._pending = topics, settings, pending
+        self._ids: dict[str, str] = {}
+        self._asked_s = 0.0
+
+    def begin(self, *, owner: int) -> dict[str, int]:
+        """Before each start of intake: partitions of the inboxes as they are now.
+
+        Of a plain inbox that was made anew the store forgets what it had read; one that is a
+        journal is read anew as a whole, when the store is filled. Raises Unavailable, Fenced.
+        """
+        facts = inbox_facts(self._topics, self._settings)
+        self._ids = {topic: told.id for topic, told in facts.items()}
+        plain = {i.topic for i in self._settings.taken_in if not i.journal}
+        recognise(self._pending, {t: self._ids[t] for t in plain}, owner=owner)
+        return {topic: told.partitions for topic, told in facts.items()}
+
+    def made_anew(self) -> set[str]:
+        """Inboxes that are other topics than when intake began; asked for now and then."""
+        now_s = time.monotonic()
+        if not self._ids or now_s - self._asked_s < WATCH_S:
+            return set()
+        self._asked_s = now_s
+        try:
+            facts = inbox_facts(self._topics, self._settings)
+        except BrokerUnavailable as error:
+            _log.warning("the inboxes cannot be looked at", cause=str(error))
+            return set()
+        return {topic for topic, told in facts.items() if told.id != self._ids.get(topic)}

@@ -1,0 +1,1 @@
+"""Journals: inboxes that are compacted topics, and the truth the store is filled from."""

@@ -1,0 +1,169 @@
+"""Spark jobs that write what stands in the journals to the store."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
+
+from sendlater.config import Settings
+from sendlater.dialects import stages
+from sendlater.limits import PARK_COUNT_MAX
+from sendlater.model import DUE_MS_MAX
+from sendlater.store import Pending
+from sendlater.store.codec import DIALECT_NUMBER, pack_fields
+from sendlater.store.connection import connect
+from sendlater.store.scripts import script
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+from sendlater.spark.journal.standing import Ends, records, standing
+
+PLAN_BUFFER_BYTES = "262144"
+"""Buffer between the JVM and a Python worker that writes schedules."""
+PROGRESS_PAUSE_S = 0.25
+"""Pause between two looks at how far a job is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillTask:
+    """Writes decoded rows to the store, unless something newer is there; runs in tasks."""
+
+    redis_url: str
+    space: str
+    shards: int
+    owner: int
+    seen: tuple[Mapping[str, int], ...] | None = None
+    """Positions that intake has read, per shard; what comes later it will read by itself."""
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """One row with the count written per Arrow batch."""
+        import pyarrow as pa
+
+        pending = Pending(connect(self.redis_url), space=self.space, shards=self.shards)
+        try:
+            for batch in batches:
+                count = self._write_batch(pending, batch)
+                yield pa.RecordBatch.from_pydict({"count": pa.array([count], pa.int64())})
+        finally:
+            pending.client.close()
+
+    def _write_batch(self, pending: Pending, batch: "pa.RecordBatch") -> int:
+        columns = (batch.column(i).to_pylist() for i in range(batch.num_columns))
+        # Last comes the name of a change: what it says stands in the journal as any other record.
+        ids, due, *fields, shards, _ = columns
+        if not ids:
+            return 0
+        pending.shards[0].want({topic.encode() for topic in fields[0]})
+        rows: list[list[Any]] = [[] for _ in pending.shards]
+        rejected = [0] * len(rows)
+        now_ms = time.time_ns() // 1_000_000
+        count = 0
+        for schedule_id, due_ms, shard, row in zip(
+            ids, due, shards, zip(*fields, strict=True), strict=True
+        ):
+            topic, partition, key, value, headers, dialect, *origin = row
+            if self.seen is not None and origin[2] >= self._seen(shard, origin):
+                continue
+            flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
+            record = (topic, partition, key, value, flat, DIALECT_NUMBER[dialect], *origin)
+            if dialect == "rejected":
+                rejected[shard] += 1
+                due_ms = min(due_ms, now_ms)
+            rows[shard] += (schedule_id, due_ms, pack_fields(record))
+            if len(rows[shard]) >= 3 * PARK_COUNT_MAX:
+                count += self._write(pending, shard, rows[shard], rejected[shard])
+                rows[shard], rejected[shard] = [], 0
+        return count + sum(self._write(pending, n, rows[n], rejected[n]) for n in range(len(rows)))
+
+    def _seen(self, shard: int, origin: Sequence[Any]) -> int:
+        assert self.seen is not None
+        return self.seen[shard].get(f"{origin[0]}/{origin[1]}", 0)
+
+    def _write(self, pending: Pending, number: int, rows: list[Any], rejected: int) -> int:
+        if not rows:
+            return 0
+        shard = pending.shards[number]
+        count: int = script("plan")(
+            shard.client,
+            **shard._keys("due", "record", "state", "wake", "touched"),
+            owner=self.owner,
+            rejected_count=rejected,
+            rest=rows,
+        )
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a look at the journals gave: schedules written, and those due later than that."""
+
+    written: int
+    later: int
+
+
+def plan(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    fill_task: FillTask,
+    ends: Ends,
+    tasks: int,
+    after_ms: int = -1,
+    until_ms: int = DUE_MS_MAX,
+) -> Planned:
+    """Write what stands in the journals and is due within (after_ms, until_ms].
+
+    Returns when everything is written. What cannot be scheduled counts as due at once.
+    With one task it takes one core, and leaves the others to what goes on meanwhile.
+    """
+    if not any(end for partitions in ends.values() for end in partitions.values()):
+        return Planned(0, 0)
+    # The lanes need tiny buffers between the JVM and Python; a whole journal needs large ones.
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", PLAN_BUFFER_BYTES)
+    found = standing(records(spark, settings, ends=ends, tasks=tasks), tasks=tasks)
+    for stage in stages(settings):
+        found = found.selectExpr(*stage)
+    counted = Observation()
+    found = found.observe(
+        counted, F.expr(f"count_if(due_ms > {until_ms} AND dialect <> 'rejected')").alias("later")
+    )
+    wanted = found.filter(f"due_ms > {after_ms}L AND due_ms <= {until_ms}L")
+    written = wanted.mapInArrow(fill_task, "count bigint").agg(F.sum("count")).first()
+    return Planned(int(written[0] or 0) if written else 0, int(counted.get["later"]))
+
+
+class TaskProgress:
+    """Tells, a few times a second, what share of a Spark job's tasks is done."""
+
+    def __init__(self, spark: SparkSession, *, tasks: int, tell: Callable[[float], None]) -> None:
+        self._spark, self._tasks, self._tell = spark, tasks, tell
+        self._group = f"journal-{time.time_ns()}"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._spark.sparkContext.setJobGroup(self._group, "reading the journals")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        tracker = self._spark.sparkContext.statusTracker()
+        completed: dict[int, int] = {}
+        while not self._done.wait(PROGRESS_PAUSE_S):
+            for job in tracker.getJobIdsForGroup(self._group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info else ():
+                    told = tracker.getStageInfo(stage)
+                    if told is not None:
+                        completed[stage] = max(completed.get(stage, 0), told.numCompletedTasks)
+            self._tell(min(1.0, sum(completed.values()) / self._tasks))

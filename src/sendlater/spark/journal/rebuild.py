@@ -1,0 +1,131 @@
+"""A store that is empty, foreign or behind: filled before anything is delivered from it."""
+
+import json
+from typing import Any
+
+import structlog
+from pyspark.sql import SparkSession
+
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.clock import SystemClock
+from sendlater.config import Settings
+from sendlater.errors import BadSettings
+from sendlater.model import DUE_MS_MAX
+from sendlater.spark.journal.fill_tasks import FillTask, Planned, TaskProgress, plan
+from sendlater.spark.journal.standing import Ends, task_count
+from sendlater.store import Pending
+from sendlater.store.rebuild import JournalCopy
+
+_log = structlog.get_logger()
+
+
+class Filling:
+    """What one owner does about its store between the fence and the first delivery."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        pending: Pending,
+        topics: KafkaTopics,
+        *,
+        redis_url: str,
+        owner: int,
+    ) -> None:
+        self._spark, self._settings, self._pending = spark, settings, pending
+        self._topics = topics
+        self._copy = JournalCopy(pending, owner=owner)
+        self._clock = SystemClock()
+        self.fill_task = FillTask(
+            redis_url=redis_url, space=settings.space, shards=settings.shards, owner=owner
+        )
+        self.journals = topics.identity(settings.journals) if settings.journals else ""
+
+    def is_copy(self) -> bool:
+        """Whether the store is a complete copy of the journals up to the horizon, if any."""
+        if not self.journals:
+            return True
+        without = self._copy.horizon()[1] is None
+        same = without == (self._settings.horizon_ms is None)
+        return same and self._copy.stands_for(self.journals)
+
+    def fill(self) -> Ends:
+        """Fill the store when it must be; the ends that intake must reach before lanes start.
+
+        Raises BadSettings when the setting on_empty_store says that a person must decide.
+        """
+        self._look_at_plain_inboxes()
+        ends = self._topics.ends(self._settings.journals)
+        if not self.is_copy():
+            self.rebuild(ends)
+        return ends
+
+    def rebuild(self, ends: Ends) -> Planned:
+        """Everything that was read from journals goes, and what stands in them comes."""
+        total = sum(sum(partitions.values()) for partitions in ends.values())
+        _log.warning("rebuilding the store from its journals", records=total)
+        self._copy.forget()
+        self._copy.tell(step="reading", done=0, total=total)
+        self._copy.empty(self._settings.journals)
+
+        def tell(share: float) -> None:
+            self._copy.tell(step="reading", done=round(share * total), total=total)
+
+        horizon_ms, tasks = self._settings.horizon_ms, task_count(ends)
+        until_ms = DUE_MS_MAX if horizon_ms is None else self._clock.now_ms() + horizon_ms
+        with TaskProgress(self._spark, tasks=2 * tasks, tell=tell):
+            planned = plan(
+                self._spark,
+                self._settings,
+                fill_task=self.fill_task,
+                ends=ends,
+                tasks=tasks,
+                until_ms=until_ms,
+            )
+        kept_ms = None if horizon_ms is None else until_ms
+        self._copy.set_horizon(kept_ms, planned_ms=kept_ms, later=planned.later)
+        flat = {f"{t}/{p}": end for t, partitions in ends.items() for p, end in partitions.items()}
+        self._copy.complete(flat, journals=self.journals)
+        self._copy.tell()
+        _log.warning("the store is rebuilt", schedules=planned.written)
+        return planned
+
+    def _look_at_plain_inboxes(self) -> None:
+        """A store that knows nothing of an inbox with records: first start, or everything lost."""
+        plain = [i.topic for i in self._settings.taken_in if not i.journal]
+        known = {source.rpartition("/")[0] for source in self._pending.positions()}
+        ends = self._topics.ends(topic for topic in plain if topic not in known)
+        choice = self._settings.on_empty_store
+        for topic, partitions in ends.items():
+            records = sum(partitions.values())
+            if not records:
+                continue
+            told: dict[str, Any] = {"inbox": topic, "records_ever": records}
+            if choice == "stop":
+                raise BadSettings(
+                    f"on_empty_store: the store knows nothing of inbox {topic!r}, which has had "
+                    f"{records} records; set replay (deliver what it still holds again) or skip "
+                    "(begin at its end)"
+                )
+            if choice == "skip":
+                _log.error("the store is empty: what was pending from an inbox is skipped", **told)
+                self._copy.complete(
+                    {f"{topic}/{p}": end for p, end in partitions.items()}, journals=""
+                )
+            else:
+                _log.error(
+                    "the store is empty: all that an inbox still holds is read again", **told
+                )
+
+
+def reached(ends: Ends, *, seen: dict[str, int], progress: Any) -> bool:
+    """Whether intake has read up to `ends`: by its records, or by Spark's own account.
+
+    Spark's counts where a topic ends with what is no record, as transactions leave.
+    """
+    offsets = json.loads(progress.sources[0].endOffset or "{}") if progress else {}
+    return all(
+        max(seen.get(f"{topic}/{number}", 0), offsets.get(topic, {}).get(str(number), 0)) >= end
+        for topic, partitions in ends.items()
+        for number, end in partitions.items()
+    )

@@ -1,0 +1,64 @@
+"""What topics hold since an instant, as Spark tables; and which of it we have delivered."""
+
+from collections.abc import Iterable
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from sendlater.brokers.kafka_options import reader_options
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.config import Settings
+from sendlater.dialects import fingerprint, names
+from sendlater.dialects.sql import header, text
+
+_log = structlog.get_logger()
+
+
+def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
+    """Those that may be looked through; the log says which may not."""
+    targets = set(targets)
+    readable = {topic for topic in targets if topics.may_read(topic)}
+    for topic in sorted(targets - readable):
+        _log.warning("no permission to read a target; a crash doubles there", topic=topic)
+    return readable
+
+
+def records_since(
+    spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
+) -> DataFrame:
+    """What was written to topics since an instant, in the columns of the Kafka source."""
+    return (
+        spark.read.format("kafka")
+        .options(**reader_options(settings))
+        .option("subscribe", ",".join(sorted(topics)))
+        .option("startingTimestamp", str(max(0, from_ms)))
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "false")
+        .load()
+    )
+
+
+def deliveries(
+    spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
+) -> DataFrame:
+    """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
+
+    def last(name: str) -> str:
+        # What we add comes last, and a name may be there before.
+        return header(text(name)).replace("headers", "turned")
+
+    version = f"CAST({last(names.ORIGIN)} AS STRING)"
+    return (
+        records_since(spark, settings, topics, from_ms=from_ms)
+        .filter("headers IS NOT NULL")
+        .selectExpr("*", "value IS NULL AS deleted", "reverse(headers) AS turned")
+        .selectExpr("*", "turned.key AS names")
+        .selectExpr(
+            f"{last(names.ID)} AS id",
+            f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
+            f"coalesce({version}, {fingerprint('key', 'value', 'headers')}) AS version",
+            "topic",
+            "deleted",
+        )
+    )

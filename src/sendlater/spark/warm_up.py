@@ -1,0 +1,39 @@
+"""What warms the JVM up before it is needed: a JVM that has just started is many times slower."""
+
+import json
+
+import structlog
+from pyspark.sql import SparkSession
+
+from sendlater.brokers.kafka_options import reader_options
+from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.config import Settings
+from sendlater.dialects import delivered_stages, stages
+
+_log = structlog.get_logger()
+
+
+def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
+    """Have the JVM load and compile what a takeover runs, while there is time. Reads nothing."""
+    try:
+        _run_once(spark, settings, topics)
+    except Exception as error:
+        _log.warning("warming up failed; a takeover takes longer", cause=str(error)[:500])
+
+
+def _run_once(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
+    ends = topics.ends(inbox.topic for inbox in settings.taken_in)
+    records = (
+        spark.read.format("kafka")
+        .options(**reader_options(settings))
+        .option("assign", json.dumps({topic: sorted(ends[topic]) for topic in ends}))
+        .option("startingOffsets", json.dumps(ends))
+        .option("endingOffsets", json.dumps(ends))
+        .option("includeHeaders", "true")
+        .load()
+    )
+    for stage in stages(settings):
+        records = records.selectExpr(*stage)
+    for stage in delivered_stages(settings):
+        records = records.selectExpr(*stage)
+    records.join(records.limit(1), "key").distinct().write.format("noop").mode("overwrite").save()

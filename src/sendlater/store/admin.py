@@ -1,0 +1,324 @@
+"""What people ask of the store: filtered pages, changes on a condition, many at once, tallies."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+import msgpack
+
+from sendlater.limits import (
+    BUCKET_SAMPLES,
+    CHANGE_KEPT_MS,
+    CHANGES_COUNT_MAX,
+    PAGE_COUNT_MAX,
+    RECENT_COUNT_MAX,
+    TALLY_NAMES_MAX,
+)
+from sendlater.model import Schedule, State
+from sendlater.store.codec import unpack
+from sendlater.store.connection import answering
+from sendlater.store.pages import Place, look, place_of
+from sendlater.store.pending import Pending
+from sendlater.store.scripts import Script, run_many, script
+from sendlater.store.shard import Shard
+
+
+class Answer(StrEnum):
+    """What became of a change asked for."""
+
+    MOVED = "moved"
+    CANCELLED = "cancelled"
+    DELIVERING = "delivering"
+    UNKNOWN = "unknown"
+    CHANGED = "changed"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some schedules in due order; `after` is where to look on, None at the end."""
+
+    schedules: list[Schedule]
+    after: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which schedules: due within [from_ms, to_ms], and more. Empty lets everything pass."""
+
+    from_ms: int = 0
+    to_ms: int | None = None
+    id_prefix: bytes = b""
+    topic: str = ""
+    header: tuple[str, bytes] | None = None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether counting needs no look at the schedules."""
+        return not self.id_prefix and not self.topic and not self.header
+
+    def passes(self, row: Schedule) -> bool:
+        """Whether a schedule is among them."""
+        return (
+            self.from_ms <= row.due_ms
+            and (self.to_ms is None or row.due_ms <= self.to_ms)
+            and row.id.startswith(self.id_prefix)
+            and self.topic in ("", row.record.topic)
+            and (self.header is None or self.header in row.record.headers)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A new due time for an id; `version` makes it conditional, `change` names it for its copy."""
+
+    id: bytes
+    due_ms: int
+    version: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """How many are due in each [edge, next edge), and by topic: estimated where `sampled`."""
+
+    edges_ms: list[int]
+    counts: list[int]
+    topics: dict[str, list[int]]
+    sampled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One of the last deliveries: when it was due, and when it was handed to the producer."""
+
+    id: bytes
+    topic: str
+    due_ms: int
+    at_ms: int
+
+
+class Admin:
+    """Answers for doors and pages, from any number of processes; owns nothing."""
+
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
+
+    def page(
+        self,
+        wanted: Filter,
+        *,
+        count_max: int,
+        after: Place | None = None,
+        backwards: bool = False,
+    ) -> Page:
+        """The schedules behind `after`; a short page with a place says: look on."""
+        rows: list[Schedule] = []
+        places: list[Place] = []
+        for shard in self.pending.shards:
+            found, place = look(
+                shard,
+                count_max=count_max,
+                from_ms=wanted.from_ms,
+                to_ms=wanted.to_ms,
+                after=after,
+                id_prefix=wanted.id_prefix,
+                topic=wanted.topic,
+                header=wanted.header,
+                backwards=backwards,
+            )
+            rows += found
+            places += [place] if place else []
+        # Beyond the first place where a shard stopped looking, its rows would be missing.
+        rows.sort(key=place_of, reverse=backwards)
+        stop = (max if backwards else min)(places, default=None)
+        if stop is not None:
+            within = stop.__le__ if backwards else stop.__ge__
+            rows = [row for row in rows if within(place_of(row))]
+        if len(rows) > count_max:
+            rows = rows[:count_max]
+            stop = place_of(rows[-1])
+        return Page(rows, stop)
+
+    def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
+        """Every schedule that passes, page by page, up to `count_max`."""
+        after, left = None, count_max
+        while left > 0:
+            page = self.page(wanted, count_max=min(left, PAGE_COUNT_MAX), after=after)
+            yield from page.schedules
+            left -= len(page.schedules)
+            after = page.after
+            if after is None:
+                return
+
+    def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
+        """Each, pending or claimed, in the order asked; in one round trip per shard."""
+        calls = [self._call(i, ("due", "record", "batches", "aside"), id=i) for i in ids]
+        return [
+            unpack(i, got[1], state=State(got[0].decode())) if got else None
+            for i, got in zip(ids, self._run(script("find"), calls), strict=True)
+        ]
+
+    def claimed(self, wanted: Filter, *, count_max: int) -> list[Schedule]:
+        """Some schedules that lanes have taken and Spark has not committed, in due order."""
+        with answering():
+            rows = list(islice(filter(wanted.passes, self._claimed()), count_max))
+        return sorted(rows, key=lambda row: (row.due_ms, row.id))
+
+    def _claimed(self) -> Iterator[Schedule]:
+        for shard in self.pending.shards:
+            for name in shard.batches():
+                for found, packed in shard.client.hscan_iter(shard._batch_key(name), count=1_000):
+                    yield unpack(found, packed, state=State.CLAIMED)
+
+    def count(self, *, from_ms: int = 0, to_ms: int | None = None) -> int:
+        """How many are due within [from_ms, to_ms], without looking at them."""
+        high = "+inf" if to_ms is None else to_ms
+        with answering():
+            return sum(
+                int(shard.client.zcount(shard.keys["due"], from_ms, high))
+                for shard in self.pending.shards
+            )
+
+    def timeline(self, edges_ms: Sequence[int]) -> Timeline:
+        """Counts by due time and target topic: O(log n) for each edge, whatever is pending."""
+        width = len(edges_ms) - 1
+        counts, sampled = [0] * width, False
+        topics: dict[str, list[float]] = {}
+        for shard in self.pending.shards:
+            got = script("sample")(
+                shard.client,
+                due=shard.keys["due"],
+                record=shard.keys["record"],
+                samples_max=BUCKET_SAMPLES,
+                rest=list(edges_ms),
+            )
+            for n, (count, seen) in enumerate(zip(got[::2], got[1::2], strict=True)):
+                counts[n] += count
+                sampled = sampled or count > len(seen)
+                for topic in seen:
+                    topics.setdefault(topic.decode(), [0.0] * width)[n] += count / len(seen)
+        rounded = {name: [round(c) for c in each] for name, each in sorted(topics.items())}
+        return Timeline(list(edges_ms), counts, rounded, sampled)
+
+    def last_due_ms(self) -> int | None:
+        """Due time of the last pending schedule; None when nothing is pending."""
+        with answering():
+            tails = [
+                shard.client.zrange(shard.keys["due"], -1, -1, withscores=True)
+                for shard in self.pending.shards
+            ]
+        return max((int(tail[0][1]) for tail in tails if tail), default=None)
+
+    def cancel(self, schedule_id: bytes, *, version: str = "") -> Answer:
+        """Take a schedule back, if it is still the one that was seen."""
+        return self.cancel_many([(schedule_id, version)])[0]
+
+    def cancel_many(self, ids: Sequence[tuple[bytes, str]]) -> list[Answer]:
+        """The same for (id, version) pairs, in one round trip per shard."""
+        cancel = script("cancel")
+        calls = [
+            self._call(i, ("due", "record", "state", "batches", "aside"), id=i, version=version)
+            for i, version in ids
+        ]
+        return [Answer(answer.decode()) for answer in self._run(cancel, calls)]
+
+    def move(self, move: Move) -> tuple[Answer, Schedule | None]:
+        """Give a pending schedule another due time; the schedule as it is then."""
+        return self.move_many([move])[0]
+
+    def move_many(self, moves: Sequence[Move]) -> list[tuple[Answer, Schedule | None]]:
+        """The same for many, in one round trip per shard."""
+        now_ms = time.time_ns() // 1_000_000
+        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside")
+        calls = [
+            self._call(
+                move.id,
+                keys,
+                id=move.id,
+                due_ms=move.due_ms,
+                version=move.version,
+                change=move.change,
+                now_ms=now_ms,
+                keep_ms=CHANGE_KEPT_MS,
+                changes_max=CHANGES_COUNT_MAX,
+            )
+            for move in moves
+        ]
+        return [
+            (Answer(got[0].decode()), unpack(move.id, got[1]) if len(got) > 1 else None)
+            for move, got in zip(moves, self._run(script("move"), calls), strict=True)
+        ]
+
+    def _call(
+        self, schedule_id: bytes, keys: tuple[str, ...], **values: Any
+    ) -> tuple[Shard, dict[str, Any]]:
+        shard = self.pending.shard_of(schedule_id)
+        return shard, {**{name: shard.keys[name] for name in keys}, **values}
+
+    def _run(self, verb: Script, calls: list[tuple[Shard, dict[str, Any]]]) -> list[Any]:
+        """Answers in the order of the calls; a pipeline stays on one shard, as a node of a cluster
+        may hold only that."""
+        answers: list[Any] = [None] * len(calls)
+        for shard in self.pending.shards:
+            mine = [n for n, (of, _) in enumerate(calls) if of is shard]
+            got = run_many(verb, shard.client, [calls[n][1] for n in mine])
+            for number, answer in zip(mine, got, strict=True):
+                answers[number] = answer
+        return answers
+
+    # --- what is told ---------------------------------------------------------------------------
+
+    def tally(self) -> Counter[str]:
+        """Counters that lanes and doors tell, over all shards: see `tell`."""
+        total: Counter[str] = Counter()
+        with answering():
+            for shard in self.pending.shards:
+                for name, count in shard.client.hgetall(shard.keys["tally"]).items():
+                    total[name.decode()] += int(count)
+        return total
+
+    def tell(self, counts: Iterable[tuple[str, int]]) -> None:
+        """Add to counters; names are `kind:what`, see lua/tell.lua for what bounds them."""
+        tell(self.pending.shards[0], dict(counts))
+
+    def note(self, numbers: Mapping[str, int]) -> None:
+        """Set numbers that are no counters."""
+        self.pending.shards[0].mark("tally", dict(numbers))
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over a cluster's nodes."""
+        with answering():
+            told = self.pending.client.info("memory")
+        nodes = list(told.values()) if "used_memory" not in told else [told]
+        return sum(n["used_memory"] for n in nodes), sum(n.get("maxmemory", 0) for n in nodes)
+
+    def recent(self, *, count_max: int) -> list[Delivery]:
+        """The last deliveries, latest first; at high rates a sample of them."""
+        rows: list[Delivery] = []
+        with answering():
+            for shard in self.pending.shards:
+                for packed in shard.client.lrange(shard.keys["recent"], 0, count_max - 1):
+                    schedule_id, topic, due_ms, at_ms = msgpack.unpackb(packed, raw=True)
+                    rows.append(Delivery(schedule_id, topic.decode(), due_ms, at_ms))
+        return sorted(rows, key=lambda row: -row.at_ms)[:count_max]
+
+
+def tell(shard: Shard, counts: dict[str, int], recent: Sequence[Delivery] = ()) -> None:
+    """Add to a shard's counters and last deliveries: one call, whatever their number."""
+    flat = [part for name, count in counts.items() for part in (name, count)]
+    rows = [msgpack.packb((r.id, r.topic.encode(), r.due_ms, r.at_ms)) for r in recent]
+    if flat or rows:
+        script("tell")(
+            shard.client,
+            tally=shard.keys["tally"],
+            recent=shard.keys["recent"],
+            names_max=TALLY_NAMES_MAX,
+            recent_max=RECENT_COUNT_MAX,
+            recent_count=len(rows),
+            rest=rows + flat,
+        )

@@ -1,0 +1,85 @@
+"""The audit trail: who changed what, and what undoing it takes.
+
+<space>:audit        list of JSON, latest first, the last AUDIT_COUNT_MAX
+<space>:undo:<id>    list of msgpack chunks, gone after the time in which undoing is possible
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgpack
+import msgspec
+
+from sendlater.limits import AUDIT_COUNT_MAX
+from sendlater.store.connection import answering
+from sendlater.store.pending import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One change: who did what, when, to how many; `undo_until_ms` 0 where it cannot be undone."""
+
+    id: str
+    at_ms: int
+    who: str
+    action: str
+    what: dict[str, Any] = field(default_factory=dict)
+    count: int = 0
+    undo_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """One schedule as it was: `packed` when it was cancelled, else only its due times."""
+
+    id: bytes
+    due_ms: int
+    moved_to_ms: int | None = None
+    packed: bytes | None = None
+
+
+class AuditTrail:
+    """Kept for every space, in the store's Redis."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._client = pending.client
+        self._space = pending.space
+
+    def write(self, entry: Entry) -> None:
+        """Add an entry to the audit trail."""
+        key = f"{self._space}:audit"
+        with answering():
+            self._client.lpush(key, msgspec.json.encode(asdict(entry)))
+            self._client.ltrim(key, 0, AUDIT_COUNT_MAX - 1)
+
+    def trail(self, *, first: int, count: int) -> list[tuple[Entry, bool]]:
+        """Entries, latest first, and whether each can be undone now."""
+        with answering():
+            packed = self._client.lrange(f"{self._space}:audit", first, first + count - 1)
+            entries = [Entry(**msgspec.json.decode(one)) for one in packed]
+            # One by one: a cluster keeps these keys on different nodes.
+            return [
+                (e, bool(e.undo_until_ms and self._client.exists(self._undo(e.id))))
+                for e in entries
+            ]
+
+    def keep(self, entry_id: str, undos: list[Undo], *, for_s: int) -> None:
+        """Remember how to undo some of an entry's changes."""
+        key = self._undo(entry_id)
+        rows = [(u.id, u.due_ms, u.moved_to_ms, u.packed) for u in undos]
+        with answering():
+            self._client.rpush(key, msgpack.packb(rows))
+            self._client.expire(key, for_s)
+
+    def take(self, entry_id: str) -> Iterator[list[Undo]]:
+        """What undoing an entry takes, some at a time; each is given to one caller only."""
+        while True:
+            with answering():
+                packed = self._client.lpop(self._undo(entry_id))
+            if packed is None:
+                return
+            yield [Undo(*row) for row in msgpack.unpackb(packed, use_list=False)]
+
+    def _undo(self, entry_id: str) -> str:
+        return f"{self._space}:undo:{entry_id}"

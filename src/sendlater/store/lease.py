@@ -1,0 +1,102 @@
+"""The lease: one service is active on a space, others stand by."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+import structlog
+
+from sendlater.errors import StoreUnavailable
+from sendlater.store.connection import connect
+from sendlater.store.rebuild import RENEWALS, STANDBY_WATCH_S
+from sendlater.store.scripts import script
+
+_log = structlog.get_logger()
+
+
+class Lease:
+    """The right to be the active one of several services on a space; renewed by a thread.
+
+    It only tells whose turn it is. What keeps an overtaken service from doing harm is the fence.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        space: str,
+        lease_ms: int,
+        holder: str = "",
+        works: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`works` is called before each renewal: while it hangs or raises there is none, so that
+        another takes over from a service that cannot work any more."""
+        # A connection of its own: renewing must not wait for anybody.
+        self._client: Any = connect(url)
+        self._key = f"{{{space}:0}}:lease"
+        self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._lease_ms, self._works = lease_ms, works
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, *, by_force: bool = False) -> bool:
+        """Take it when it is free, or `by_force`, and keep it; False while another holds it."""
+        try:
+            if by_force:
+                self._client.delete(self._key)
+            taken = bool(self._renew())
+        except redis.exceptions.RedisError as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        if taken and self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+            self._thread.start()
+        return taken
+
+    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], None]) -> bool:
+        """Until it is ours; False when `stop` was set before.
+
+        `waiting` is called once, after longer than a lease: another one is alive, there is time.
+        """
+        waited_s = 0.0
+        while not self.acquire(by_force=by_force):
+            if stop.wait(STANDBY_WATCH_S):
+                return False
+            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
+            if before_s <= self._lease_ms / 1_000 < waited_s:
+                waiting()
+        return True
+
+    def _renew(self) -> Any:
+        return script("lease")(
+            self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
+        )
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._lease_ms / 1_000 / RENEWALS):
+            try:
+                self._works()
+                if not self._renew():
+                    _log.warning("another service holds the lease")
+            except (redis.exceptions.RedisError, StoreUnavailable) as error:
+                _log.warning("the lease waits for the store", cause=str(error))
+            except Exception as error:
+                _log.error("the lease is not renewed: this service cannot work", cause=str(error))
+
+    def holder(self) -> str:
+        """Who has it now; empty when nobody has."""
+        return (self._client.get(self._key) or b"").decode()
+
+    def release(self) -> None:
+        """Let the next one start at once."""
+        self._stop.set()
+        if self._thread is None:
+            return
+        self._thread.join(self._lease_ms / 1_000)
+        try:
+            script("lease")(self._client, lease=self._key, holder=self._holder, lease_ms=0)
+        except (redis.exceptions.RedisError, StoreUnavailable) as error:
+            _log.warning("the lease will run out by itself", cause=str(error))

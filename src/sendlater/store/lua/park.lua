@@ -1,0 +1,197 @@
+-- Write schedules, and how far their inbox partition has been read, in one step.
+--
+-- keys: due record seen state wake changes touched overtaken surplus batches aside
+-- args: owner source seen_before seen_after journal rejected_count:number
+-- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id, with a record of
+--       topic/partition/position only if what stands was read there, and not later; change|due_ms is
+--       the copy of a change, passed over by a store that has made it: see move; again VERSION|due_ms
+--       is a copy of a version, topic/partition/position, of a journal: see spark/journal/rewrite.py)
+-- returns: how many rows were applied
+--
+-- full: refuses
+--
+-- Whatever an id was before is over: a row of it that is claimed is marked, so that a crash does
+-- not put it back (see release), and one that is set aside is dropped.
+--
+-- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
+-- second of two readers of the same records, or a reader ahead of a store that lost its last
+-- moments, is refused (ELSEWHERE) and must look again. An empty source is a direct write, always taken.
+
+if source ~= '' then
+    local stands = redis.call('HGET', seen, source) or ''
+    if stands ~= seen_before then
+        return redis.error_reply('ELSEWHERE ' .. stands)
+    end
+end
+for i = rest + 1, #ARGV, 3 do
+    if ARGV[i] ~= '' then
+        -- Refused by a Redis that is full, before anything is done; cancellations free memory.
+        redis.call('HSET', state, 'room', 1)
+        break
+    end
+end
+
+local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
+local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
+local tombstones, later = 0, 0
+-- Of a journal only what is due within the horizon is kept here.
+local horizon, planned, planning = math.huge, math.huge, false
+if journal ~= '' then
+    local stands = redis.call('HMGET', state, 'horizon', 'planned')
+    horizon = tonumber(stands[1] or '') or math.huge
+    planned = tonumber(stands[2] or '') or math.huge
+    planning = stands[1] ~= stands[2]
+end
+
+-- Rows of these ids that are claimed, id -> {batch = row}: one call for each batch.
+local claimed = {}
+local open = #ARGV > rest and redis.call('HKEYS', batches) or {}
+for _, name in ipairs(open) do
+    local ids = {}
+    for i = rest, #ARGV, 3 do
+        ids[#ids + 1] = ARGV[i]
+    end
+    local batch = batches .. ':' .. name
+    local found = redis.call('HMGET', batch, unpack(ids))
+    for i = 1, #ids do
+        if found[i] then
+            local rows = claimed[ids[i]] or {}
+            rows[batch] = found[i]
+            claimed[ids[i]] = rows
+        end
+    end
+end
+local has_aside = redis.call('HLEN', aside) > 0
+
+-- Something newer is known of this id than what is claimed or set aside.
+local function overtake(id)
+    for batch, row in pairs(claimed[id] or {}) do
+        -- The mark is the head of the row: a signed number in place of an unsigned one.
+        redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+    end
+    if has_aside then
+        redis.call('HDEL', aside, id)
+    end
+end
+
+local function write()
+    if #scores > 0 then
+        added = added + redis.call('ZADD', due, unpack(scores))
+        redis.call('HSET', record, unpack(records))
+        scores, records = {}, {}
+    end
+end
+
+-- A msgpack whole number: its value, if it is not below zero, and where it ends (cmsgpack cannot
+-- read what Python packs).
+local function whole(text, at)
+    local first = string.byte(text, at) or 255
+    local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8})[first]
+    if size and #text >= at + size then
+        return struct.unpack('>I' .. size, text, at + 1), at + 1 + size
+    end
+    return first < 128 and first or -1, at + 1
+end
+
+-- What stands under an id, beside a version of it: 0 when it is that version, above when it is a later
+-- one or was read elsewhere, below when it is an earlier one; nil when nothing stands.
+-- A record ends with the topic, partition and position it was read from, and a timestamp.
+local function beside(id, version)
+    local packed = redis.call('HGET', record, id) or (has_aside and redis.call('HGET', aside, id))
+    if not packed then
+        return nil
+    end
+    local topic, partition, position = string.match(version, '^(.+)/(%d+)/(%d+)$')
+    local tail = string.sub(packed, -#(topic or '') - 27)
+    local at = topic and string.find(tail, topic, 1, true)
+    while at do
+        local number, after = whole(tail, at + #topic)
+        local stands, last = whole(tail, after)
+        if select(2, whole(tail, last)) == #tail + 1 then
+            return number == tonumber(partition) and stands - tonumber(position) or 1
+        end
+        at = string.find(tail, topic, at + 1, true)
+    end
+    return 1
+end
+
+local earliest = math.huge
+for i = rest, #ARGV, 3 do
+    local id, due_ms = ARGV[i], ARGV[i + 1]
+    local change, again, stands
+    if string.find(due_ms, '|', 1, true) then
+        change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
+        again = journal ~= '' and string.match(change, '^again (.+)$')
+    end
+    if again then
+        write()
+        stands = beside(id, again)
+    elseif planning then
+        redis.call('SADD', touched, id)
+    end
+    if again and (stands or 0) >= 0 then
+        -- No new version: what stands keeps its place, and a tombstone is about that.
+        if stands and stands > 0 then
+            -- Compaction would keep the copy alone.
+            redis.call('SADD', overtaken, id)
+        elseif not stands and tonumber(due_ms) <= planned then
+            redis.call('HSETNX', surplus, id, again)
+        end
+    elseif change and redis.call('ZREM', changes, change) == 1 then
+        count = count + 1
+        known = known + 1
+        if journal ~= '' and due_ms ~= '' then
+            -- Its tombstone must be about this copy, or the copy would stand for ever.
+            write()
+            if redis.call('ZSCORE', due, id) then
+                redis.call('HSET', record, id, ARGV[i + 2])
+            else
+                redis.call('HSET', surplus, id, ARGV[i + 2])
+            end
+        end
+    elseif due_ms == '' then
+        write()
+        tombstones = tombstones + 1
+        -- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
+        if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then
+            -- Compaction will remove what stands, as its tombstone comes after it on the journal.
+            redis.call('SADD', overtaken, id)
+        else
+            local gone = redis.call('ZREM', due, id) + redis.call('HDEL', aside, id)
+            redis.call('HDEL', record, id)
+            cancelled = cancelled + math.min(gone, 1)
+            if ARGV[i + 2] == '' then
+                overtake(id)
+            end
+        end
+    elseif tonumber(due_ms) > horizon then
+        write()
+        overtake(id)
+        redis.call('ZREM', due, id)
+        redis.call('HDEL', record, id)
+        later = later + 1
+    else
+        overtake(id)
+        scores[#scores + 1], scores[#scores + 2] = due_ms, id
+        records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
+        earliest = math.min(earliest, tonumber(due_ms))
+        count = count + 1
+    end
+end
+write()
+
+if source ~= '' then
+    redis.call('HSET', seen, source, seen_after)
+end
+if earliest < head then
+    redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
+end
+redis.call('HINCRBY', state, 'parked', count - known)
+redis.call('HINCRBY', state, 'replaced', count - known - added)
+redis.call('HINCRBY', state, 'cancelled', cancelled)
+redis.call('HINCRBY', state, 'tombstones', tombstones)
+if later > 0 then
+    redis.call('HINCRBY', state, 'later_since', later)
+end
+redis.call('HINCRBY', state, 'rejected', rejected_count)
+return count

@@ -1,0 +1,65 @@
+"""Pages of what is pending on one shard, in due order, with a filter."""
+
+from typing import TYPE_CHECKING
+
+from sendlater.limits import PAGE_COUNT_MAX, PAGE_LOOK_MAX
+from sendlater.model import Headers, Schedule
+from sendlater.store.codec import unpack, written_topics
+from sendlater.store.scripts import script
+
+if TYPE_CHECKING:
+    from sendlater.store.shard import Shard
+
+Place = tuple[int, bytes]
+"""Due time and id of a schedule: where a page ends and the next one begins."""
+
+
+def place_of(schedule: Schedule) -> Place:
+    """Where it stands in due order."""
+    return schedule.due_ms, schedule.id
+
+
+def look(
+    shard: "Shard",
+    *,
+    count_max: int,
+    from_ms: int = 0,
+    to_ms: int | None = None,
+    after: Place | None = None,
+    id_prefix: bytes = b"",
+    topic: str = "",
+    header: tuple[str, bytes] | None = None,
+    backwards: bool = False,
+) -> tuple[list[Schedule], Place | None]:
+    """Pending schedules in due order that pass the filter, and the place to look on from.
+
+    `header` asks for its first value that is not empty; `backwards` begins with the last one. At
+    most PAGE_LOOK_MAX are looked at, so a page may be short and not the last.
+    """
+    assert 0 < count_max <= PAGE_COUNT_MAX, count_max
+    topics = written_topics(topic) if topic else (b"", b"")
+    place_ms, place_id, *rows = script("page")(
+        shard.client,
+        due=shard.keys["due"],
+        record=shard.keys["record"],
+        from_ms=from_ms,
+        to_ms="+inf" if to_ms is None else to_ms,
+        after_ms="" if after is None else after[0],
+        after_id=b"" if after is None else after[1],
+        count_max=count_max,
+        look_max=PAGE_LOOK_MAX if id_prefix or topic or header else count_max,
+        id_prefix=id_prefix,
+        topic_a=topics[0],
+        topic_b=topics[1],
+        header_name=header[0] if header else "",
+        header_value=header[1] if header else b"",
+        backwards="backwards" if backwards else "",
+    )
+    found = [unpack(i, p) for i, p in zip(rows[::2], rows[1::2], strict=True)]
+    if header:
+        found = [one for one in found if _first(one.record.headers, header[0]) == header[1]]
+    return found, (int(float(place_ms)), place_id) if place_ms else None
+
+
+def _first(headers: Headers, name: str) -> bytes | None:
+    return next((value for known, value in headers if known == name and value), None)

@@ -1,0 +1,301 @@
+"""The pending store: schedules wait here, in Redis, sharded by id.
+
+A shard is a handful of keys with one hash tag, so that each verb is one atomic script on one node:
+`due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
+position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
+`batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
+`targets` (hash topic -> what it takes, see target.py), `wanted` (targets nobody checked yet),
+`batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`), `passed` (hash
+like `seen`: positions read past without a record there),
+`changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
+`tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
+deliveries, for people); of journals, `touched` (ids that intake has seen while the horizon moves),
+`overtaken` and `surplus` (what their topics must be told: see spark/journal/rewrite.py).
+"""
+
+import time
+import uuid
+import zlib
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice, pairwise
+from typing import Any
+
+import redis
+
+from sendlater.errors import BadSettings, Fenced, StoreUnavailable
+from sendlater.model import Cancelled, Schedule, State, Target
+from sendlater.store.codec import pack, unpack
+from sendlater.store.connection import answering, connect
+from sendlater.store.pages import look
+from sendlater.store.scripts import script
+from sendlater.store.shard import Batch, Shard
+
+FENCE_ATTEMPTS_MAX = 10
+"""Starts that race for one space before the slowest gives up."""
+
+
+class Pending:
+    """The whole store of one space: what the service, the doors and the readers of stats use."""
+
+    def __init__(self, client: Any, *, space: str, shards: int) -> None:
+        self.client = client
+        self.space = space
+        self.shards = [Shard(client, space=space, number=n) for n in range(shards)]
+
+    @classmethod
+    def open(cls, url: str, *, space: str, shards: int) -> "Pending":
+        """Connect; raises StoreUnavailable when Redis does not answer."""
+        client = connect(url)
+        try:
+            client.ping()
+        except redis.exceptions.RedisError as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        return cls(client, space=space, shards=shards)
+
+    def shard_of(self, schedule_id: bytes) -> Shard:
+        """The shard an id lives in; intake computes the same number in SQL."""
+        return self.shards[zlib.crc32(schedule_id) % len(self.shards)]
+
+    def require_layout(self) -> None:
+        """Claim the space for this number of shards; raises BadSettings when it has another."""
+        key = self.shards[0].keys["state"]
+        with answering():
+            # Asked first: a Redis that is full refuses to write what stands there already.
+            if not self.client.hexists(key, "shards"):
+                self.client.hsetnx(key, "shards", len(self.shards))
+            stands = int(self.client.hget(key, "shards") or 0)
+        if stands != len(self.shards):
+            raise BadSettings(
+                f"shards: space {self.space!r} was laid out with {stands}, got {len(self.shards)}; "
+                "a space keeps its number of shards for life"
+            )
+
+    # --- owning a space -------------------------------------------------------------------------
+
+    def fence(self, *, above: int = 0) -> int:
+        """Become the owner of every shard: the number that goes into each later call.
+
+        It is higher than `above` and than any before, and nobody else's: of two starts that ask for
+        one number the first has it, on every shard, as all ask in the same order. A store that was
+        wiped does not know the numbers it gave out, so it begins with the seconds since 1970.
+        """
+        token = uuid.uuid4().hex
+        for _ in range(FENCE_ATTEMPTS_MAX):
+            owner = 1 + max(max(self.owners()) or int(time.time()), above)
+            if all(
+                script("fence")(self.client, state=shard.keys["state"], number=owner, token=token)
+                for shard in self.shards
+            ):
+                return owner
+        raise Fenced(f"{FENCE_ATTEMPTS_MAX} other services started on space {self.space!r} at once")
+
+    def owners(self) -> list[int]:
+        """The owner number of each shard; 0 where it knows none. Raises StoreUnavailable."""
+        with answering():
+            return [int(shard.state().get("owner", 0)) for shard in self.shards]
+
+    def owner(self) -> int:
+        """The highest owner number over the shards."""
+        return max(self.owners())
+
+    def arm(self, *, owner: int) -> None:
+        """Remember every server as it is now, until it is started anew or a replica takes over.
+
+        Such a server may have lost its last moments, claims among them. Whoever finds that out sees
+        to it that nothing is claimed before intake has read what is on the inboxes, and does so
+        after arming: then, if that is lost too, it is found out again.
+        """
+        for shard in self.shards:
+            shard.arm(f"{self.space}/{owner}")
+
+    def is_armed(self, *, owner: int) -> bool:
+        """Whether every server is the one that was armed."""
+        return all(shard.is_armed(f"{self.space}/{owner}") for shard in self.shards)
+
+    def open_lane(self, lane: int, *, owner: int) -> int:
+        """Begin a new run of a lane: older runs can claim no more, their batches are released.
+
+        A run claims from the servers that it began on, until one is started anew.
+        """
+        run = self._begin(f"lane:{lane}", owner=owner)
+        for shard in self.shards:
+            shard.arm(f"{self.space}/{owner}/{lane}/{run}")
+            for name, of_lane in shard.batches().items():
+                if of_lane == lane:
+                    shard.release(name, owner=owner)
+        return run
+
+    def release_all(self, *, owner: int) -> None:
+        """Put back every unsettled batch; only after the fence, before lanes start."""
+        for shard in self.shards:
+            for name in shard.batches():
+                shard.release(name, owner=owner)
+
+    def settle(self, batch: Batch) -> int:
+        """Settle a batch on every shard; how many schedules were delivered."""
+        return sum(shard.settle(batch.name) for shard in self.shards)
+
+    def drain(self, *, owner: int) -> None:
+        """Ask this owner's tasks to claim nothing more and end their batches."""
+        for shard in self.shards:
+            shard.mark("state", {"draining": owner}, word="draining")
+
+    def set_target(self, topic: str, target: Target | None) -> None:
+        """Tell the tasks which records a topic takes, or (None) that it takes none."""
+        for shard in self.shards:
+            told = "" if target is None else str(target)
+            shard.mark("targets", {topic: told})
+
+    def draining(self, *, owner: int) -> bool:
+        """Whether this owner has been asked to stop, or is no longer the owner."""
+        state = self.shards[0].state()
+        return state.get("draining") == str(owner) or state.get("owner") != str(owner)
+
+    # --- intake ---------------------------------------------------------------------------------
+
+    def open_intake(self, *, owner: int) -> int:
+        """Begin a new run of the intake query, whose batches count from 0 again."""
+        run = self._begin("intake_run", owner=owner)
+        for shard in self.shards:
+            shard.advance(owner=owner, run=run, batch=-1, ends=[])
+        return run
+
+    def _begin(self, what: str, *, owner: int) -> int:
+        run = 0
+        for _ in range(2):
+            run = max(
+                script("begin")(
+                    self.client,
+                    **shard._keys("state", "batches"),
+                    owner=owner,
+                    what=what,
+                    at_least=run,
+                )
+                for shard in self.shards
+            )
+        return run
+
+    def positions(self) -> dict[str, int]:
+        """Where intake starts: per inbox partition the lowest position over the shards.
+
+        A shard that has not seen a partition at all counts as having seen nothing of it.
+        """
+        seen = [_furthest(shard.seen(), shard.passed()) for shard in self.shards]
+        sources = {source for one in seen for source in one}
+        return {source: min(one.get(source, 0) for one in seen) for source in sources}
+
+    def set_passed(self, ends: dict[str, int], *, owner: int, run: int, batch: int) -> None:
+        """Intake has read up to `ends` with a batch it has committed, though no record is there."""
+        flat = [part for pair in ends.items() for part in pair]
+        for shard in self.shards:
+            script("passed")(
+                shard.client,
+                **shard._keys("passed", "state"),
+                owner=owner,
+                run=run,
+                batch=batch,
+                rest=flat,
+            )
+
+    def set_bound(self, bound_ms: int, *, owner: int) -> None:
+        """Let this owner's tasks claim what is due until then; nothing is held back otherwise."""
+        for shard in self.shards:
+            script("bound")(
+                shard.client, **shard._keys("state", "wake"), owner=owner, bound_ms=bound_ms
+            )
+
+    # --- the doors ------------------------------------------------------------------------------
+
+    def put(self, schedule: Schedule) -> None:
+        """Write one schedule directly, without an inbox."""
+        self.shard_of(schedule.id).park([schedule.id, schedule.due_ms, pack(schedule)])
+
+    def cancel(self, schedule_id: bytes) -> Cancelled:
+        """Take a schedule back, unless it is being delivered already."""
+        shard = self.shard_of(schedule_id)
+        keys = shard._keys("due", "record", "state", "batches", "aside")
+        answer = script("cancel")(self.client, **keys, id=schedule_id, version="")
+        return Cancelled(answer.decode())
+
+    def move(self, schedule_id: bytes, *, due_ms: int) -> bool:
+        """Give a pending schedule another due time; False when it is not pending."""
+        shard = self.shard_of(schedule_id)
+        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally", "aside")
+        unconditional: dict[str, Any] = {"version": "", "change": ""}
+        unnamed: dict[str, Any] = {"now_ms": 0, "keep_ms": 0, "changes_max": 0}
+        answer = script("move")(
+            shard.client, **keys, **unconditional, **unnamed, id=schedule_id, due_ms=due_ms
+        )
+        return bool(answer[0] == b"moved")
+
+    def get(self, schedule_id: bytes) -> Schedule | None:
+        """The schedule, pending or claimed; None when the store does not have it."""
+        keys = self.shard_of(schedule_id)._keys("due", "record", "batches", "aside")
+        found = script("find")(self.client, **keys, id=schedule_id)
+        if not found:
+            return None
+        return unpack(schedule_id, found[1], state=State(found[0].decode()))
+
+    def list(
+        self,
+        *,
+        count_max: int,
+        from_ms: int = 0,
+        to_ms: int | None = None,
+        after: tuple[int, bytes] | None = None,
+    ) -> list[Schedule]:
+        """Pending schedules in order of due time and id; `after` is the last one of a page."""
+        pages = [
+            look(shard, count_max=count_max, from_ms=from_ms, to_ms=to_ms, after=after)[0]
+            for shard in self.shards
+        ]
+        return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))
+
+    def histogram(self, edges_ms: Sequence[int]) -> Sequence[int]:
+        """How many are due in [edge, next edge) for each pair of neighbouring edges."""
+        assert len(edges_ms) >= 2, edges_ms
+        pairs = list(pairwise(edges_ms))
+        totals = [0] * len(pairs)
+        for shard in self.shards:
+            pipe = self.client.pipeline(transaction=False)
+            for low, high in pairs:
+                pipe.zcount(shard.keys["due"], low, f"({high}")
+            totals = [a + b for a, b in zip(totals, pipe.execute(), strict=True)]
+        return totals
+
+    def counts(self) -> dict[str, int]:
+        """True counts: pending, `later` (in journals beyond the horizon, about) and claimed now;
+        parked, replaced and so on since the beginning."""
+        names = ("parked", "replaced", "cancelled", "settled", "rejected", "tombstones", "missed")
+        total = dict.fromkeys(("pending", "later", "claimed", "aside", *names), 0)
+        with answering():
+            for shard in self.shards:
+                state = shard.state()
+                total["pending"] += int(self.client.zcard(shard.keys["due"]))
+                total["aside"] += int(self.client.hlen(shard.keys["aside"]))
+                for name in shard.batches():
+                    total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
+                total["later"] += int(state.get("later", 0)) + int(state.get("later_since", 0))
+                for name in names:
+                    total[name] += int(state.get(name, 0))
+        return total
+
+    def due_within(self, from_ms: int, to_ms: int) -> bool:
+        """Whether anything pending is due within [from_ms, to_ms]."""
+        with answering():
+            return any(self.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
+
+    def oldest_due_ms(self) -> int | None:
+        """Due time of the first pending schedule; None when nothing is pending."""
+        with answering():
+            heads = [
+                self.client.zrange(shard.keys["due"], 0, 0, withscores=True)
+                for shard in self.shards
+            ]
+        due = [int(head[0][1]) for head in heads if head]
+        return min(due, default=None)
+
+
+def _furthest(seen: dict[str, int], passed: dict[str, int]) -> dict[str, int]:
+    return {source: max(seen.get(source, 0), passed.get(source, 0)) for source in seen | passed}

@@ -1,0 +1,314 @@
+"""One shard of the pending store: the verbs that Spark's tasks use, each one atomic script.
+
+A shard is a handful of keys with one hash tag, so that all of a shard lies on one node of a Redis
+Cluster: docs/reference/keys.md tells what is in each.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sendlater.limits import CLAIM_BYTES_MAX, RELEASE_COUNT_MAX
+from sendlater.model import Schedule, Target
+from sendlater.store.codec import pack
+from sendlater.store.connection import answering
+from sendlater.store.scripts import script
+from sendlater.store.wakeup import Wake
+
+CLOSED = "closed"
+"""What an attempt is told of a batch that takes no more rows."""
+OVERTAKEN = 0xD3
+"""Head of a claimed row whose id was written again or cancelled since; otherwise it is 0xCF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a lane. The run fences off tasks of dead queries; within it batches are numbered
+    in order (not given: by their ends), as a clock may go back and come by the same end twice."""
+
+    lane: int
+    run: int
+    end_ms: int
+    number: int = -1
+
+    @property
+    def order(self) -> int:
+        """Higher than that of every batch before it in the same run."""
+        return self.number if self.number >= 0 else self.end_ms
+
+    @property
+    def name(self) -> str:
+        """Unique within a shard."""
+        return f"{self.lane}:{self.run}:{self.order}:{self.end_ms}"
+
+    @classmethod
+    def named(cls, name: str) -> "Batch":
+        """The batch of a name."""
+        lane, run, number, end_ms = (int(part) for part in name.split(":"))
+        return cls(lane, run, end_ms, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim found: rows, or when to come back."""
+
+    ids: list[bytes]
+    packed: list[bytes]
+    next_due_ms: int | None = None
+    draining: bool = False
+    held: bool = False
+    """Something is due, and waits until intake has read what is on the inboxes."""
+
+
+class Shard:
+    """The verbs of one shard; what the Spark tasks use. `client` is a redis client."""
+
+    def __init__(self, client: Any, *, space: str, number: int) -> None:
+        # Any: redis-py types every answer as "sync or async, bytes or text".
+        self.client = client
+        self.space, self.number = space, number
+        prefix = f"{{{space}:{number}}}:"
+        names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
+        more = ("changes", "tally", "recent", "touched", "overtaken", "surplus", "passed")
+        self.keys = {name: prefix + name for name in (*names, *more)}
+
+    def _keys(self, *names: str) -> dict[str, Any]:
+        return {name: self.keys[name] for name in names}
+
+    def _all(self, name: str) -> dict[bytes, bytes]:
+        with answering():
+            found: dict[bytes, bytes] = self.client.hgetall(self.keys[name])
+        return found
+
+    def _batch_key(self, name: str) -> str:
+        return f"{self.keys['batches']}:{name}"
+
+    def park(
+        self,
+        rows: list[Any],
+        *,
+        owner: str = "",
+        source: str = "",
+        seen_before: str = "",
+        seen_after: str = "",
+        journal: bool = False,
+        rejected_count: int = 0,
+    ) -> int:
+        """Write flat rows [id, due_ms or '', record, ...] and the position after them.
+
+        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself.
+        Raises StoreWentBack when `source` does not stand at `seen_before`, Fenced for an old owner.
+        """
+        count: int = script("park")(
+            self.client,
+            **self._keys("due", "record", "seen", "state", "wake", "changes"),
+            **self._keys("touched", "overtaken", "surplus", "batches", "aside"),
+            owner=owner,
+            source=source,
+            journal="1" if journal else "",
+            seen_before=seen_before,
+            seen_after=seen_after,
+            rejected_count=rejected_count,
+            rest=rows,
+        )
+        return count
+
+    def attempt(self, batch: Batch, *, owner: int, attempt: str) -> Claim | None:
+        """Begin an attempt at a batch: whoever tried before claims no more into it.
+
+        What the batch holds already, in due order; None where it is closed to further claims, as
+        `claimed` has all of it. Raises LaneEnded for a batch that is settled, Fenced.
+        """
+        stands = script("attempt")(
+            self.client,
+            **self._keys("state", "batches"),
+            batch=self._batch_key(batch.name),
+            owner=owner,
+            lane=batch.lane,
+            run=batch.run,
+            name=batch.name,
+            number=batch.order,
+            attempt=attempt,
+        ).decode()
+        if stands == CLOSED:
+            return None
+        return self.claimed(batch) if stands == "open" else Claim([], [])
+
+    def claim(
+        self,
+        batch: Batch,
+        *,
+        owner: int,
+        now_ms: int,
+        count_max: int,
+        attempt: str = "",
+        bytes_max: int = CLAIM_BYTES_MAX,
+    ) -> Claim:
+        """Move what is due into `batch`, oldest first.
+
+        Raises StoreWentBack when the server was started anew: see `Pending.open_lane`.
+        """
+        claim = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
+        got = claim(
+            self.client,
+            **self._keys("due", "record", "state", "batches"),
+            batch=self._batch_key(batch.name),
+            owner=owner,
+            lane=batch.lane,
+            run=batch.run,
+            name=batch.name,
+            number=batch.order,
+            attempt=attempt,
+            now_ms=now_ms,
+            count_max=count_max,
+            bytes_max=bytes_max,
+        )
+        if isinstance(got, list):
+            return Claim(got[::2], got[1::2])
+        if got in (b"draining", b"held"):
+            return Claim([], [], draining=got == b"draining", held=got == b"held")
+        return Claim([], [], next_due_ms=int(float(got)) if got else None)
+
+    def arm(self, name: str) -> None:
+        """Let claims under this name pass, until the server is started anew."""
+        script("claim").armed(name).arm(self.client, **self._refused_claim())
+
+    def is_armed(self, name: str) -> bool:
+        """Whether the server is still the one that was armed."""
+        return script("claim").armed(name).is_armed(self.client, **self._refused_claim())
+
+    def _refused_claim(self) -> dict[str, Any]:
+        """Arguments of a claim for no run of any lane."""
+        words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
+        numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
+        keys = self._keys("due", "record", "state", "batches")
+        return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
+
+    def close(self, batch: Batch, *, owner: int, attempt: str) -> None:
+        """Let no attempt claim into a batch any more. Raises LaneEnded when another one works."""
+        script("close")(
+            self.client,
+            **self._keys("state", "batches"),
+            owner=owner,
+            name=batch.name,
+            attempt=attempt,
+        )
+
+    def claimed(self, batch: Batch) -> Claim:
+        """What a batch holds already, in due order: the answer to a task that starts again.
+
+        Not what was written again or cancelled since: that is delivered as it is now, or not.
+        """
+        with answering():
+            rows = self.client.hgetall(self._batch_key(batch.name))
+        # A packed row starts with its due time in big-endian bytes: comparing bytes orders by it.
+        standing = [row for row in rows.items() if row[1][0] != OVERTAKEN]
+        ordered = sorted(standing, key=lambda row: row[1][:9])
+        return Claim([i for i, _ in ordered], [p for _, p in ordered])
+
+    def settle(self, name: str) -> int:
+        """Drop a delivered batch; how many schedules it held."""
+        count: int = script("settle")(
+            self.client,
+            **self._keys("state", "batches"),
+            batch=self._batch_key(name),
+            name=name,
+        )
+        return count
+
+    def batches(self) -> dict[str, int]:
+        """Unsettled batches and their lanes."""
+        return {k.decode(): int(v) for k, v in self._all("batches").items()}
+
+    def release(self, name: str, *, owner: int) -> None:
+        """Put a batch back to pending, in steps that leave Redis to others in between."""
+        left = 1
+        while left:
+            left = script("release")(
+                self.client,
+                **self._keys("due", "record", "state", "wake", "batches"),
+                batch=self._batch_key(name),
+                owner=owner,
+                name=name,
+                count_max=RELEASE_COUNT_MAX,
+            )
+
+    def advance(self, *, owner: int, run: int, batch: int, ends: list[str]) -> None:
+        """Commit an intake batch: `ends` is flat [source, seen_before, seen_after, ...]."""
+        script("advance")(
+            self.client,
+            **self._keys("seen", "state"),
+            owner=owner,
+            run=run,
+            batch=batch,
+            rest=ends,
+        )
+
+    def seen(self) -> dict[str, int]:
+        """Next position to read, per inbox partition."""
+        return {k.decode(): int(v) for k, v in self._all("seen").items()}
+
+    def passed(self) -> dict[str, int]:
+        """Positions that intake has read past, without a record there, per inbox partition."""
+        return {k.decode(): int(v) for k, v in self._all("passed").items()}
+
+    def mark(self, key: str, values: dict[str, str | int], *, word: str = "") -> None:
+        """Set fields of one of our hashes (an empty value removes it) even when Redis is full, and
+        wake the waiting tasks with `word`, if any."""
+        flat = [part for pair in values.items() for part in pair]
+        script("mark")(
+            self.client, hash=self.keys[key], wake=self.keys["wake"], word=word, rest=flat
+        )
+
+    def state(self) -> dict[str, str]:
+        """Owner, runs and counters."""
+        return {k.decode(): v.decode() for k, v in self._all("state").items()}
+
+    def targets(self) -> dict[bytes, Target]:
+        """Target topics known to take records, and which ones."""
+        return {k: Target.parse(v) for k, v in self._all("targets").items()}
+
+    def want(self, topics: Iterable[bytes]) -> None:
+        """Ask the service to look these target topics up before anything for them falls due."""
+        with answering():
+            self.client.sadd(self.keys["wanted"], *topics)
+
+    def wanted(self, *, count_max: int) -> list[str]:
+        """Take target topics that nobody has looked up."""
+        with answering():
+            taken: Any = self.client.spop(self.keys["wanted"], count_max)
+        return [topic.decode() for topic in taken or ()]
+
+    def set_aside(self, batch: Batch, ids: list[bytes]) -> None:
+        """Take rows out of a batch until somebody has looked at their target topics."""
+        script("aside")(
+            self.client,
+            batch=self._batch_key(batch.name),
+            aside=self.keys["aside"],
+            rest=ids,
+        )
+
+    def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
+        """Some of the rows set aside, packed, and the cursor to look on from: 0 after the last."""
+        with answering():
+            found: Any = self.client.hscan(self.keys["aside"], cursor=cursor, count=count_max)
+        return int(found[0]), found[1]
+
+    def readmit(self, schedule: Schedule, *, owner: int, instead: Schedule | None = None) -> None:
+        """Put a row set aside back to pending, or another schedule `instead`, on the same shard."""
+        admitted = instead or schedule
+        script("readmit")(
+            self.client,
+            **self._keys("due", "record", "aside", "wake", "state"),
+            owner=owner,
+            aside_id=schedule.id,
+            version=schedule.version,
+            id=admitted.id,
+            due_ms=admitted.due_ms,
+            packed_record=pack(admitted),
+            rejected_count=1 if instead and schedule.dialect != "rejected" else 0,
+        )
+
+    def wake(self) -> Wake:
+        """A reader that is told when something earlier is parked; close it."""
+        return Wake(self.client, self.keys["wake"])

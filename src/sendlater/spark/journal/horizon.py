@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.errors import Fenced
+from sendlater.errors import Fenced, StoreUnavailable
 from sendlater.spark.journal.fill_tasks import FillTask, plan
 from sendlater.store.rebuild import JournalCopy
 
@@ -44,10 +44,14 @@ class Horizon:
         self._thread = threading.Thread(target=self._run, name="horizon", daemon=True)
 
     def start(self) -> None:
-        """Keep going until `stop`; what was missed is planned in before this returns."""
+        """Keep going until `stop`; what was missed is planned in before this returns, unless the
+        store has no room for it: then deliveries must make some first."""
         planned_ms = self._copy.horizon()[1]
         if planned_ms is not None and planned_ms <= self._clock.now_ms():
-            self.step()
+            try:
+                self.step()
+            except StoreUnavailable as error:
+                _log.error("planning failed, will try again", cause=str(error)[:500])
         self._thread.start()
 
     def stop(self) -> None:

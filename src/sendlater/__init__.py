@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from sendlater.topics import Consumer, Topics
 
 _HOMES = {
-    "AsyncScheduler": "client.aio",
+    "AsyncScheduler": "client.async_scheduler",
     "Backoff": "client.backoff",
     "Cancelled": "model",
     "Consumer": "topics",
-    "Context": "client.handlers",
+    "Context": "client.events",
     "Handlers": "client.handlers",
     "Moved": "model",
     "Page": "client.scheduled",
     "Record": "model",
     "Scheduled": "client.scheduled",
     "Scheduler": "client.scheduler",
-    "SchedulingProducer": "client.producer",
+    "SchedulingProducer": "client.scheduling_producer",
     "SendlaterError": "errors",
     "State": "model",
     "Topics": "topics",
-    "open_consumer": "client.either",
-    "open_producer": "client.either",
+    "open_consumer": "client.producers_consumers",
+    "open_producer": "client.producers_consumers",
 }
 
 __all__ = [

@@ -24,24 +24,21 @@ from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import SendlaterError
 from sendlater.model import DUE_MS_MAX
-from sendlater.service.service import service
-from sendlater.service.service import supervision as workers
+from sendlater.service import graceful_stop as draining
+from sendlater.service import queries, service, takeover
+from sendlater.service import supervision as workers
+from sendlater.spark.delivery import claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
-from sendlater.spark.delivery import due_source as source
-from sendlater.spark.delivery import graceful_stop as draining
-from sendlater.spark.delivery import targets
+from sendlater.spark.delivery import lane as lane_module
 from sendlater.spark.intake import park_sink as sink
 from sendlater.spark.intake import query as intake
 from sendlater.spark.intake import watermark
-from sendlater.spark.journal import horizon
+from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
-from sendlater.spark.journal import standing as journal
 from sendlater.spark.journal.fill_tasks import Planned
-from sendlater.store import admin as admin
+from sendlater.store import admin, lease, shard
 from sendlater.store import pending as store
-from sendlater.store import rebuild as takeover
-from sendlater.store import shard
 
 ATTEMPTS_MAX = 4
 """As spark.task.maxFailures."""
@@ -93,13 +90,13 @@ class Simulation:
     # --- queries ---------------------------------------------------------------------------------
 
     def start_lane(
-        self, _spark: Any, _settings: Any, *, lane: source.Lane, checkpoint: Path
+        self, _spark: Any, _settings: Any, *, lane: lane_module.Lane, checkpoint: Path
     ) -> Any:
         """As pipeline.delivery.start_lane."""
         return Query(self, f"lane-{lane.lane}", partial(self._lane, lane))
 
-    def _lane(self, lane: source.Lane, query: "Query") -> None:
-        reader = source.DueReader(lane)
+    def _lane(self, lane: lane_module.Lane, query: "Query") -> None:
+        reader = due_source.DueReader(lane)
         start = reader.initialOffset()
         before, number = None, 0
         while True:
@@ -402,8 +399,19 @@ class SimulatedRecovery(recovery.CrashLookup):
 def in_place(simulation: Simulation) -> Iterator[None]:
     """Clocks, threads, connections, Spark and producers are the simulation's."""
     world, broker = simulation.world, simulation.broker
-    timed = (clock, service, workers, draining, takeover, admin, store, source, journal)
-    threaded = (service, takeover, watermark, targets, horizon, workers)
+    timed = (
+        clock,
+        service,
+        takeover,
+        workers,
+        draining,
+        lease,
+        admin,
+        store,
+        fill_tasks,
+        claim_task,
+    )
+    threaded = (service, takeover, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
     def task_context() -> Any:
@@ -415,8 +423,8 @@ def in_place(simulation: Simulation) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         *((module, "time", world.time()) for module in timed),
         *((module, "threading", world.threading()) for module in threaded),
-        *((module, "connect", client) for module in (store, takeover, source, sink, journal)),
-        *((m, "StreamingQuery", Query) for m in (service, intake, workers, draining)),
+        *((module, "connect", client) for module in (store, lease, due_source, sink, fill_tasks)),
+        *((m, "StreamingQuery", Query) for m in (takeover, queries, intake, workers, draining)),
         *((module, "plan", simulation.plan) for module in (filling, horizon)),
         (filling, "TaskProgress", progress),
         (shard, "Wake", Wake),
@@ -424,11 +432,11 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
         (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
-        (service, "CrashLookup", SimulatedRecovery),
-        (service, "start_lane", simulation.start_lane),
-        (service, "start_intake", simulation.start_intake),
-        (service, "inbox_records", lambda *_, starts, **__: starts),
-        (service, "shutil", MagicMock()),
+        (takeover, "CrashLookup", SimulatedRecovery),
+        (queries, "start_lane", simulation.start_lane),
+        (queries, "start_intake", simulation.start_intake),
+        (queries, "inbox_records", lambda *_, starts, **__: starts),
+        *((module, "shutil", MagicMock()) for module in (service, takeover)),
     ]
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(

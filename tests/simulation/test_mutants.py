@@ -16,8 +16,8 @@ import pytest
 import simulate
 from world import substituted
 
-from sendlater.service.service import service
-from sendlater.spark.delivery import due_source as source
+from sendlater.service import service
+from sendlater.spark.delivery import claim_task
 from sendlater.spark.intake import park_sink as sink
 from sendlater.store import scripts, shard
 
@@ -140,7 +140,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         ("speculate",),
         (
             python(
-                source.ShardTask.batches,
+                claim_task.ShardTask.batches,
                 "self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)",
                 "pass",
             ),

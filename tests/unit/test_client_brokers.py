@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sendlater.brokers import broker as brokers
+from sendlater.brokers import kafka as brokers
 from sendlater.brokers.kafka import KafkaBroker
 from sendlater.errors import BrokerUnavailable
 

@@ -95,6 +95,7 @@ def _section(parent: Any, name: str, known: set[str]) -> dict[str, Any]:
 
 
 def address(text: str) -> tuple[str, int]:
+    """Host and port of an address as etf1 writes it, `host:port` or `:port`. Raises BadSettings."""
     host, _, port = text.rpartition(":")
     if not port.isdigit():
         raise BadSettings(f"expected an address like :8000, got {text!r}")

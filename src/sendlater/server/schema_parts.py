@@ -13,6 +13,7 @@ BASE64 = {"type": "string", "contentEncoding": "base64"}
 def object_of(
     required: list[str] | None = None, /, *, example: Any = None, **properties: Any
 ) -> Json:
+    """An object with these properties and no others; an example of it."""
     made: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         made["required"] = required
@@ -22,6 +23,7 @@ def object_of(
 
 
 def or_null(kind: str, **more: Any) -> Json:
+    """A value of a kind, or null."""
     return {"type": [kind, "null"], **more}
 
 

@@ -362,6 +362,10 @@ class SimulatedRecovery(recovery.CrashLookup):
                 else f"#{zlib.crc32(schedule.record.value or b'')}"
             )
             known = at.get((schedule.id, schedule.due_ms, version), set())
+            if origin:
+                place = f"{origin.topic}/{origin.partition}/{origin.position}"
+                refused = (place.replace("/", "-").encode(), schedule.due_ms, place)
+                known = known | at.get(refused, set())
             self._judge(number, schedule, known, found)
         return found
 

@@ -29,6 +29,8 @@ from sendlater.store.codec import unpack
 from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
+PLACE = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
+"""The id of what was rejected, see `rejected_schedule`."""
 REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
 _log = structlog.get_logger()
 
@@ -105,13 +107,18 @@ class CrashLookup:
     def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
         schedules = [row.schedule for row in rows]
         readable = readable_topics(self._topics, {s.record.topic for s in schedules})
-        topics = sorted(readable | self._after_delivery(schedules))
+        # What was refused after it was claimed is on the rejected topic, under its place.
+        rejected = readable_topics(self._topics, {self._settings.rejected_topic})
+        topics = sorted(readable | rejected | self._after_delivery(schedules))
         if not topics:
             return Found()
         there = deliveries(self._spark, self._settings, topics, from_ms=since_ms)
-        asked = self._frame(rows).selectExpr(
-            "number", "id", "due_ms", f"{self._version()} AS version"
+        frame = self._frame(rows)
+        as_itself = frame.selectExpr("number", "id", "due_ms", f"{self._version()} AS version")
+        as_rejected = frame.filter("origin_topic <> ''").selectExpr(
+            "number", f"{PLACE} AS id", "due_ms", f"{VERSION} AS version"
         )
+        asked = as_itself.union(as_rejected)
         hits = asked.join(there, ["id", "due_ms", "version"])
         at: dict[int, set[tuple[str, bool]]] = {}
         for hit in hits.select("number", "topic", "deleted").distinct().collect():
@@ -138,7 +145,7 @@ class CrashLookup:
         origin = schedule.origin
         in_journal = origin is not None and origin.topic in self._settings.journals
         tombstone = in_journal and origin is not None and (origin.topic, True) in at
-        if (schedule.record.topic, False) in at:
+        if at & {(schedule.record.topic, False), (self._settings.rejected_topic, False)}:
             found.arrived.add(number)
             history = self._settings.history_topic
             settled = not history or schedule.dialect == "rejected" or (history, False) in at

@@ -12,7 +12,7 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -34,6 +34,9 @@ test: check unit contract story chaos simulation ## Run every test
 
 unit: setup ## Pure tests, seconds
 	$(PYTEST) tests/unit
+
+smoke: setup ## Unit tests, and one schedule through Kafka, Spark and Redis: under two minutes
+	$(PYTEST) tests/unit tests/story/test_kafka.py::test_a_record_arrives_when_it_is_due_byte_for_byte
 
 contract: setup ## The same tests for every store, dialect and client
 	$(PYTEST) tests/contract

@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     bucket_topics: str = Field("", pattern=r"^[A-Za-z0-9_.-]{0,240}$")
     """What the bucket topics' names begin with, before `-00` and so on. Empty: `SPACE-bucket`."""
     on_empty_store: Literal["replay", "skip", "stop"] = "replay"
-    """What a store that knows nothing means for an inbox that has records and is no journal.
+    """What to do when Redis is empty but an ordinary inbox is not.
 
     replay: read what the topic still holds; nothing is lost, and what was delivered comes again.
     skip: begin at its end; what was pending is lost. stop: do not start.

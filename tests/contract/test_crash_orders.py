@@ -91,7 +91,7 @@ def test_our_own_tombstone_does_not_take_back_what_is_claimed(pending, shard, ow
 
 
 def test_what_replaces_a_claimed_one_is_kept_however_far_away_it_is_due(pending, shard, owner):
-    """The tombstone of the claimed one follows it in the journal: it must be written again there."""
+    """The tombstone of the claimed one follows it in the journal: it is written again there."""
     Copy(pending, owner=owner).set_horizon(10, planned_ms=10)
     batch = lane(pending, owner)
     shard.park(row(b"a", 1, at=3), journal=True)

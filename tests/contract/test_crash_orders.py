@@ -16,7 +16,7 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.intake.watermark import Inboxes, Watermark
 from sendlater.store import Admin, Answer, Batch, Move, Pending, Shard
 from sendlater.store.codec import pack, unpack
-from sendlater.store.rebuild import hold
+from sendlater.store.rebuild import JournalCopy, hold
 from sendlater.store.scripts import LaneEnded, script
 
 SOURCE = "inbox/0"
@@ -90,6 +90,18 @@ def test_our_own_tombstone_does_not_take_back_what_is_claimed(pending, shard, ow
     shard.park([b"a", "", "inbox/0/3"], journal=True)
     pending.release_all(owner=owner)
     assert payloads(pending) == [b"v"]
+
+
+def test_what_replaces_a_claimed_one_is_kept_however_far_away_it_is_due(pending, shard, owner):
+    """The tombstone of the claimed one follows it in the journal: it is written again there."""
+    JournalCopy(pending, owner=owner).set_horizon(10, planned_ms=10)
+    batch = lane(pending, owner)
+    shard.park(row(b"a", 1, at=3), journal=True)
+    shard.claim(batch, owner=owner, now_ms=9, count_max=9)
+    shard.park([*row(b"a", 5_000, b"newer", at=4), *row(b"b", 5_000, at=5)], journal=True)
+    shard.park([b"a", "", "inbox/0/3"], journal=True)
+    assert payloads(pending) == [b"newer"]
+    assert shard.client.smembers(shard.keys["overtaken"]) == {b"a"}
 
 
 def test_what_is_set_aside_is_seen_changed_taken_back_and_replaced(pending, shard, owner):

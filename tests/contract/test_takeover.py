@@ -120,16 +120,22 @@ def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, s
     copy.set_horizon(100, planned_ms=100, later=7)
     copy.set_horizon(200, planned_ms=100)
     park(shard, schedule(b"newer", due_ms=160), (b"cancelled", ""), schedule(b"away", due_ms=999))
+    left, stays = (schedule(n, due_ms=150, at=7) for n in (b"left", b"stays"))
+    park(shard, (b"left", "s/0/7"), (b"stays", "s/0/3"))
     found = [schedule(n, due_ms=150) for n in (b"newer", b"cancelled", b"away", b"unseen")]
+    found += [left, stays]
     written = script("plan")(
         shard.client,
         **shard._keys("due", "record", "state", "wake", "touched"),
         owner=owner,
         rejected_count=0,
-        rest=[part for s in found for part in (s.id, s.due_ms, pack(s))],
+        rest=[
+            part for s in found for part in (s.id, s.due_ms, pack(s), f"s/0/{s.origin.position}")
+        ],
     )
-    assert written == 1
+    assert written == 2
     assert [(s.id, s.due_ms) for s in pending.list(count_max=9)] == [
+        (b"stays", 150),
         (b"unseen", 150),
         (b"newer", 160),
     ]

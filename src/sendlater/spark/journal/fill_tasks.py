@@ -73,8 +73,9 @@ class FillTask:
             if dialect == "rejected":
                 rejected[shard] += 1
                 due_ms = min(due_ms, now_ms)
-            rows[shard] += (schedule_id, due_ms, pack_fields(record))
-            if len(rows[shard]) >= 3 * PARK_COUNT_MAX:
+            version = f"{origin[0]}/{origin[1]}/{origin[2]}"
+            rows[shard] += (schedule_id, due_ms, pack_fields(record), version)
+            if len(rows[shard]) >= 4 * PARK_COUNT_MAX:
                 count += self._write(pending, shard, rows[shard], rejected[shard])
                 rows[shard], rejected[shard] = [], 0
         return count + sum(self._write(pending, n, rows[n], rejected[n]) for n in range(len(rows)))

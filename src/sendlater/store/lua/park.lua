@@ -10,6 +10,9 @@
 --
 -- full: refuses
 --
+-- What is due beyond the horizon is left to the journal, unless an older version is on its way: its
+-- tombstone will come behind this one, and compaction would leave nothing else (see overtaken).
+--
 -- Whatever an id was before is over: a row of it that is claimed is marked, so that a crash does
 -- not put it back (see release), and one that is set aside is dropped.
 --
@@ -127,7 +130,8 @@ for i = rest, #ARGV, 3 do
         write()
         stands = beside(id, again)
     elseif planning then
-        redis.call('SADD', touched, id)
+        local about = due_ms == '' and ARGV[i + 2] or ''
+        redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
     if again and (stands or 0) >= 0 then
         -- No new version: what stands keeps its place, and a tombstone is about that.
@@ -164,7 +168,7 @@ for i = rest, #ARGV, 3 do
                 overtake(id)
             end
         end
-    elseif tonumber(due_ms) > horizon then
+    elseif tonumber(due_ms) > horizon and not claimed[id] then
         write()
         overtake(id)
         redis.call('ZREM', due, id)

@@ -2,17 +2,20 @@
 --
 -- keys: due record state wake touched
 -- args: owner rejected_count:number
--- rest: id due_ms record, id due_ms record, ...
+-- rest: id due_ms record version, id due_ms record version, ...
 -- returns: how many rows were written
 --
 -- Intake goes on meanwhile: what is pending under an id is newer than what was found, and whatever
--- intake has seen of an id since the reading began (`touched`) is newer too, even when it is gone.
+-- intake has seen of an id since the reading began (`touched`) is newer too, even when it is gone. A
+-- tombstone of ours is about its version only.
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local earliest, count = math.huge, 0
-for i = rest, #ARGV, 3 do
+for i = rest, #ARGV, 4 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    if redis.call('SISMEMBER', touched, id) == 0 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
+    local gone = '\0' .. ARGV[i + 3] .. '\0' .. id
+    local known = redis.call('SISMEMBER', touched, id) + redis.call('SISMEMBER', touched, gone)
+    if known == 0 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
         redis.call('HSET', record, id, ARGV[i + 2])
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1

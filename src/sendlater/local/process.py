@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from sendlater.errors import Unavailable
-from sendlater.local import keeper
+from sendlater.local import shared_server
 
 GRACE_S = 30.0
 """How long a server may take to end by itself before it is killed."""
@@ -30,7 +30,7 @@ class Lease:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "users.lock"
         self._held: IO[bytes] | None = None
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._script: subprocess.Popen[bytes] | None = None
 
     @property
     def held(self) -> bool:
@@ -47,19 +47,19 @@ class Lease:
     def launch(self, command: Sequence[str], *, log: Path, grace_s: float = GRACE_S) -> int:
         """Start `command`, output appended to `log`; its process id. It ignores the terminal."""
         assert self._held is not None, "take a share first"
-        if self._keeper is not None:
-            self._keeper.wait(timeout=grace_s)  # its server has died or is about to
-        self._keeper = subprocess.Popen(
+        if self._script is not None:
+            self._script.wait(timeout=grace_s)  # its server has died or is about to
+        self._script = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-S", keeper.__file__),
+                *(sys.executable, "-I", "-S", shared_server.__file__),
                 *(str(self._path), str(log), str(grace_s), *command),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._keeper.stdout is not None
-        with self._keeper.stdout as output:
+        assert self._script.stdout is not None
+        with self._script.stdout as output:
             line = output.readline()
         if not line:
             raise Unavailable(f"cannot start {command[0]}; its log is {log}")
@@ -67,12 +67,12 @@ class Lease:
 
     def exited(self) -> bool:
         """Whether the server launched by this object has ended."""
-        return self._keeper is not None and self._keeper.poll() is not None
+        return self._script is not None and self._script.poll() is not None
 
     def wait(self) -> None:
         """Block until the server launched by this object has ended."""
-        assert self._keeper is not None, "nothing was launched"
-        self._keeper.wait()
+        assert self._script is not None, "nothing was launched"
+        self._script.wait()
 
     def let_go(self, pid: int | None, *, grace_s: float = GRACE_S) -> bool:
         """Give the share back; the last one ends process `pid`. Whether the server has ended."""
@@ -81,7 +81,7 @@ class Lease:
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Others use it on; or the keeper was quicker and is ending it, then this waits.
+            # Others use it on; or the script was quicker and is ending it, then this waits.
             fcntl.flock(self._held, fcntl.LOCK_SH)
         else:
             if pid is not None:
@@ -89,9 +89,9 @@ class Lease:
         self._held.close()
         self._held = None
         ended = pid is None or not alive(pid)
-        if ended and self._keeper is not None:
-            self._keeper.wait()
-            self._keeper = None
+        if ended and self._script is not None:
+            self._script.wait()
+            self._script = None
         return ended
 
 

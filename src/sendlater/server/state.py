@@ -14,7 +14,7 @@ from sendlater.operations.schedules import Operations
 from sendlater.server.auth import Identity, Role, Tokens
 from sendlater.server.batch_writer import LoopWaker, Writer
 from sendlater.server.bulk_changes import Bulk
-from sendlater.server.recent_numbers import Watch
+from sendlater.server.live_statistics import Watch
 from sendlater.server.topic_records import Records
 from sendlater.service.metrics import StoreMetrics, intake_lag
 from sendlater.store import Pending

@@ -12,8 +12,8 @@ from sendlater.limits import (
 )
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
+from sendlater.server.live_statistics import predicted_late_ms
 from sendlater.server.openapi import documented
-from sendlater.server.recent_numbers import predicted_late_ms
 from sendlater.server.routes.schedules import answer, server_state
 
 router = APIRouter()

@@ -6,16 +6,20 @@
 -- returns: 1
 --
 -- While `planned` is behind `horizon`, what lies between is being looked up in the journals, and ids
--- that intake sees meanwhile are remembered in `touched`. An empty horizon is infinitely far.
+-- that intake sees meanwhile are remembered in `touched`, also while a step is tried again. An empty
+-- horizon is infinitely far.
 --
 -- With `begun` this is the end of a step. Refused (ELSEWHERE) where the horizon is another one: a
 -- store that lost the beginning has passed over what neither it nor planning has written.
 
-local stands = redis.call('HGET', state, 'horizon') or ''
+local before = redis.call('HMGET', state, 'horizon', 'planned')
+local stands = before[1] or ''
 if begun ~= '' and stands ~= horizon then
     return redis.error_reply('ELSEWHERE horizon ' .. stands)
 end
-redis.call('UNLINK', touched)
+if horizon == planned or before[1] == before[2] then
+    redis.call('UNLINK', touched)
+end
 redis.call('HSET', state, 'horizon', horizon, 'planned', planned)
 -- `later` is what was counted, `later_since` what intake has passed over since that count began.
 local since = tonumber(redis.call('HGET', state, 'later_since') or '0')

@@ -1,6 +1,6 @@
 """Runs one server for as long as somebody holds a share of a lock file; then ends it politely.
 
-A stand-alone script (`python shared_server.py LOCK LOG GRACE_S COMMAND...`) that needs nothing but the
+A stand-alone script (`shared_server.py LOCK LOG GRACE_S COMMAND...`) that needs nothing but the
 standard library. It writes the server's process id to its output and exits as the server exits.
 The kernel drops a dead user's share, so a server goes away even after kill -9 of its last user.
 """

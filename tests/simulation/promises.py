@@ -9,6 +9,7 @@ from broker import Broker, Entry
 from engine import Simulation
 from world import Actor, World
 
+from sendlater.dialects import names
 from sendlater.store import Batch, Pending
 
 
@@ -92,11 +93,23 @@ class Ledger:
         if isinstance(told, Version) and topic in self._inboxes():
             told.place = (topic, number, offset)
             told.acked_ms, told.acked_at = entry.timestamp_ms, self.world.elapsed
-        elif topic not in self._inboxes() and told is not None:
+        elif topic not in self._inboxes() and told is None:
+            self._repaired(topic, entry)
+        elif topic not in self._inboxes():
             version, actor = told
             version.arrivals.append(topic)
             if len(version.arrivals) > 1 and (actor.zombie or actor.process.was_frozen):
                 version.allowed["sent by a zombie"] += 1
+
+    def _repaired(self, topic: str, entry: Entry) -> None:
+        """A start delivers what is torn, in no lane's name."""
+        id, due = entry.header(names.ID), entry.header(names.DUE)
+        if id is not None and due is not None:
+            kind = "rejected" if topic == self.settings.rejected_topic else ""
+            row = {"id": id, "due_ms": int(due), "value": entry.value, "dialect": kind}
+            version = self._version(row)
+            if version is not None:
+                version.arrivals.append(topic)
 
     def _inboxes(self) -> set[str]:
         return {inbox.topic for inbox in self.settings.inboxes}

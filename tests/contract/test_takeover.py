@@ -7,7 +7,7 @@ from sendlater.model import Origin, Record, Schedule
 from sendlater.store import Pending, Shard
 from sendlater.store.codec import pack
 from sendlater.store.lease import Lease
-from sendlater.store.rebuild import JournalCopy, hold, let_go
+from sendlater.store.rebuild import JournalCopy, hold
 from sendlater.store.scripts import script
 from sendlater.store.shard import Batch
 from sendlater.store.unsettled import settle_some, unsettled
@@ -189,7 +189,7 @@ def test_what_is_held_is_found_by_nobody_until_it_is_let_go(pending: Pending, sh
     hold(pending, owner=owner)
     assert shard.claim(batch, owner=owner, now_ms=5, count_max=9).ids == []
     wake = shard.wake()
-    let_go(pending)
+    shard.mark("state", {"held": ""}, word="let_go")
     assert wake.wait(1_000)
     wake.close()
     assert shard.claim(batch, owner=owner, now_ms=5, count_max=9).ids == [b"a"]

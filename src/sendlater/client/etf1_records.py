@@ -1,7 +1,7 @@
-"""Records and retries as S1's client library writes them (etf1/kafka-message-scheduler, clientlib).
+"""Records and retries in the format of etf1's client (etf1/kafka-message-scheduler, clientlib).
 
-Formats: `clientlib/schedule` and `clientlib/retry` of etf1/kafka-message-scheduler v0.0.9. Nothing
-here touches a broker: each function makes the record to send.
+Formats: `clientlib/schedule` and `clientlib/retry` of etf1/kafka-message-scheduler v0.0.9. Each
+function returns the record to send; none contacts a broker.
 """
 
 from dataclasses import replace
@@ -13,16 +13,17 @@ from sendlater.errors import BadTime, NoAttemptsLeft
 from sendlater.model import Headers, Record
 
 RETRY_ATTEMPT = "retry-attempt"
-"""Header: how often the record has been sent again, decimal."""
+"""Header: number of retries so far, decimal."""
 RETRY_ORIGINAL_TIMESTAMP = "retry-original-timestamp"
-"""Header: when it failed first, whole seconds since 1970."""
+"""Header: time of the first failure, whole seconds since 1970."""
 
 
 def schedule_record(message: Any, *, id: str, epoch_s: int, inbox: str, now_ms: int) -> Record:
-    """S1's `Schedule`: the record that has `message` sent to its topic at `epoch_s`.
+    """etf1's `Schedule`: the record that has `message` sent to its topic at `epoch_s`.
 
-    Its headers are those of `message` without `scheduler-*` and `sendlater-*`, and S1's three and
-    nothing else, so that S1 itself may read it. Raises BadTime for a past second, BadRequest.
+    It keeps the headers of `message`, except `scheduler-*` and `sendlater-*`, and adds etf1's three
+    headers only, so that etf1's scheduler can read it too. Raises BadTime for a past second,
+    BadRequest.
     """
     if epoch_s < now_ms // 1_000:
         raise BadTime(f"epoch_s: expected {now_ms // 1_000} or later, got {epoch_s}")
@@ -32,12 +33,12 @@ def schedule_record(message: Any, *, id: str, epoch_s: int, inbox: str, now_ms: 
 
 
 def delete_record(*, id: str, inbox: str) -> Record:
-    """S1's `DeleteSchedule`: a null value, no headers. Raises BadRequest for a blank id."""
+    """etf1's `DeleteSchedule`: a null value, no headers. Raises BadRequest for a blank id."""
     return encode_cancel(inbox=inbox, id=id.encode())
 
 
 def retried(message: Any, *, backoff: Backoff, now_ms: int) -> tuple[Record, int]:
-    """S1's `ScheduleRetry`: the record with its attempt counted, and when it is due.
+    """etf1's `ScheduleRetry`: the record with one more attempt counted, and its due time.
 
     Raises NoAttemptsLeft once `backoff.retries` have been made.
     """
@@ -45,21 +46,18 @@ def retried(message: Any, *, backoff: Backoff, now_ms: int) -> tuple[Record, int
     attempt = attempts_made(record) + 1
     if attempt > backoff.retries:
         raise NoAttemptsLeft(f"{record.topic}: {backoff.retries} retries have been made")
-    kept: Headers = [
-        pair
-        for pair in record.headers
-        if pair[0] != RETRY_ATTEMPT and not pair[0].startswith(names.PREFIXES)
-    ]
+    kept = [pair for pair in names.foreign(record.headers) if pair[0] != RETRY_ATTEMPT]
     if not any(name == RETRY_ORIGINAL_TIMESTAMP for name, _ in kept):
         kept.append((RETRY_ORIGINAL_TIMESTAMP, b"%d" % (now_ms // 1_000)))
     kept.append((RETRY_ATTEMPT, b"%d" % attempt))
     due_ms = now_ms + -int(-backoff.pause_s(attempt) * 1_000 // 1)
-    # A consumer's partition is where it came from, not where it must go.
+    # The partition in `message` is the one it was read from, not a target.
     return replace(record, headers=kept, partition=None), due_ms
 
 
 def attempts_made(message: Any) -> int:
-    """How often a record has been retried; what is no number counts as none, as in S1."""
+    """How often a record has been retried. As in etf1's client, a value that is not a number
+    counts as 0."""
     value = header(as_record(message).headers, RETRY_ATTEMPT)
     try:
         return max(0, int(value or b"0"))
@@ -68,17 +66,17 @@ def attempts_made(message: Any) -> int:
 
 
 def is_scheduled(message: Any) -> bool:
-    """S1's `IsSchedulerMessage`: whether a scheduler has delivered this record."""
+    """etf1's `IsSchedulerMessage`: whether a scheduler has delivered this record."""
     return header(as_record(message).headers, names.SCHEDULER_KEY) is not None
 
 
 def is_retried(message: Any) -> bool:
-    """S1's `IsRetriedMessage`."""
+    """etf1's `IsRetriedMessage`."""
     return header(as_record(message).headers, RETRY_ATTEMPT) is not None
 
 
 def header(headers: Headers, name: str) -> bytes | None:
-    """The last header of that name: what is added on the way comes last."""
+    """The value of the last header of that name: headers added later come last."""
     return next((value for key, value in reversed(headers) if key == name), None)
 
 

@@ -1,4 +1,4 @@
-"""Events as schedules: ids, context, what a dead letter needs to be alive again."""
+"""Events as schedules: their ids and context, and how a dead event is enqueued again."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -15,32 +15,35 @@ from sendlater.dialects.names import EVENT_ERROR, EVENT_ID, EVENT_TYPE
 from sendlater.model import Record, Schedule
 
 CONTEXT = "context-"
-"""Headers that start so carry the context."""
+"""Prefix of the headers that carry the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may want to know besides the event."""
+    """What a handler can read about its event."""
 
     type: str
     id: str
     attempt: int
-    """1 for the first."""
+    """1 for the first attempt."""
     due_ms: int | None
-    """When this attempt was due; None for a record that nobody scheduled."""
+    """When this attempt was due; None for a record that was not scheduled."""
     original_ms: int
-    """When the first attempt failed, to the second; for the first attempt, its own time."""
+    """When the first attempt failed, in whole seconds; on the first attempt, the record's time."""
     values: dict[str, str]
-    """The context it was enqueued with."""
+    """The `context` given to `enqueue`."""
     record: Arrived = field(repr=False)
 
 
 DIGITS = re.compile(rb"[0-9]{1,18}")
-"""A time in a header; of more digits Python makes no number."""
+"""A time in a header. Python refuses to convert numbers with very many digits."""
 
 
 def context_of(type_: str, record: Arrived) -> Context:
-    """What the headers tell; a record nobody enqueued is an event too, its place being its id."""
+    """The context of a record, from its headers.
+
+    A record without an event id is an event too: its id is "topic/partition/position".
+    """
     place = f"{record.topic}/{record.partition}/{record.position}"
     schedule_id = header(record.headers, EVENT_ID) or header(record.headers, names.ID)
     due = header(record.headers, names.DUE) or b""
@@ -61,13 +64,13 @@ def context_of(type_: str, record: Arrived) -> Context:
 
 
 def event_id(type_: str, id: str) -> bytes:
-    """The schedule id of an event: type and id together are its identity."""
+    """The schedule id of an event: type and id together identify it."""
     return f"event:{type_}:{id}".encode(errors="surrogateescape")
 
 
 def retry_id(type_: str, id: str) -> bytes:
-    """The schedule id of its next attempt. Another one, so that an attempt that failed does not
-    replace what was enqueued under the same id meanwhile."""
+    """The schedule id of its next attempt. It differs from `event_id`, so that a retry does not
+    replace an event that was enqueued under the same id meanwhile."""
     return f"retry:{type_}:{id}".encode(errors="surrogateescape")
 
 
@@ -80,14 +83,10 @@ def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]
 
 
 def alive_again(dead: Arrived) -> Record | None:
-    """A dead event as it was enqueued, its attempts forgotten; None where it is no event."""
+    """A dead event as it was enqueued, without its attempts; None if it is not an event."""
     type_ = header(dead.headers, EVENT_TYPE)
     if type_ is None:
         return None
     gone = (EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP)
-    headers = [
-        (name, value)
-        for name, value in dead.headers
-        if name not in gone and not name.startswith(names.PREFIXES)
-    ]
+    headers = [pair for pair in names.foreign(dead.headers) if pair[0] not in gone]
     return Record(topic=type_.decode(), value=dead.value, key=dead.key, headers=headers)

@@ -35,7 +35,7 @@ def encode_headers(
     _check_target(record)
     if [due_ms, delay_ms, at].count(None) != 2:
         raise BadTime(f"expected one of due_ms, delay_ms, at, got {due_ms=}, {delay_ms=}, {at=}")
-    headers = _foreign(record.headers)
+    headers = names.foreign(record.headers)
     if delay_ms is not None:
         headers.append((names.DELAY, _seconds(delay_ms).encode()))
     else:
@@ -128,14 +128,10 @@ def encode_envelope(
         "countdown": _seconds(delay_ms),
     }
     value = "{" + ", ".join(f'"{name}": {part}' for name, part in parts.items()) + "}"
-    headers = _foreign(record.headers)
+    headers = names.foreign(record.headers)
     if caller is not None:
         headers.append((names.CALLER_SERVICE, caller.encode()))
     return Record(topic=inbox, key=record.key, value=value.encode(), headers=headers)
-
-
-def _foreign(headers: Headers) -> Headers:
-    return [(name, value) for name, value in headers if not name.startswith(names.PREFIXES)]
 
 
 def _seconds(ms: int) -> str:

@@ -1,5 +1,7 @@
 """The names on the wire: every header sendlater reads or writes, once."""
 
+from sendlater.model import Headers
+
 EPOCH = "scheduler-epoch"
 """In: due time, whole seconds since 1970 (S1)."""
 TARGET_TOPIC = "scheduler-target-topic"
@@ -65,9 +67,15 @@ CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
 PREFIXES = ("scheduler-", "sendlater-")
 """Names that belong to schedulers: removed when a delivered record is scheduled again."""
 
+
 TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 """Kafka's rule for topic names, besides that `.` and `..` are none."""
 CHANGE_NAME = r"[0-9A-Za-z-]{1,64}"
 """What a change may be called; ours are called by ULIDs."""
 VERSION = TOPIC + r"/[0-9]{1,10}/[0-9]{1,19}"
 """A version: `topic/partition/offset`."""
+
+
+def foreign(headers: Headers) -> Headers:
+    """Headers that belong to no scheduler: ours are written anew, and an old one would lie."""
+    return [(name, value) for name, value in headers if not name.startswith(PREFIXES)]

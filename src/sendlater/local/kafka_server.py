@@ -19,7 +19,7 @@ from sendlater import config
 from sendlater.errors import BrokerUnavailable
 from sendlater.local.jars import jars
 from sendlater.local.java import find_java
-from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_lines, wait_for
 
 START_TIMEOUT_S = 120.0
 """Longest wait for the first answer; ten seconds are usual."""
@@ -37,7 +37,7 @@ _LOG4J2 = """\
 """
 
 
-class KafkaServer:
+class KafkaServer(Server):
     """Kafka 4.1 in KRaft mode on loopback; broker and controller in one process.
 
     Its data is in `data_dir`/kafka. It ends with the process that started it, even after kill -9.
@@ -110,12 +110,6 @@ class KafkaServer:
     def wait(self) -> None:
         """Block until the broker has ended."""
         self._lease.wait()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def _properties(self) -> Path:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from sendlater.errors import Unavailable
 from sendlater.local import shared_server
@@ -93,6 +93,24 @@ class Lease:
             self._script.wait()
             self._script = None
         return ended
+
+
+class Server:
+    """A server of our own: `with` starts it and ends it."""
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers. Raises Unavailable."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End it, or let go of it where others use it too."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def alive(pid: int) -> bool:

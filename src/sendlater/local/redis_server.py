@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sendlater.errors import MissingTool, StoreUnavailable
-from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_lines, wait_for
 
 VERSION_MIN = (6, 2)
 """The oldest Redis that has what the scripts use."""
@@ -35,7 +35,7 @@ class RedisBinary:
     version: tuple[int, ...]
 
 
-class RedisServer:
+class RedisServer(Server):
     """One Redis for a data directory: the first user starts it, later ones share it, the last
     one to stop, or to die, ends it. Data is in `data_dir`/redis, kept by an append-only file.
 
@@ -80,12 +80,6 @@ class RedisServer:
         """Give up this share; the server ends, its data on disk, when nobody else uses it."""
         self._lease.let_go(self.pid)
         self.pid = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _join(self) -> bool:
         running = _running(self._directory)

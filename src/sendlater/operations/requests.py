@@ -64,9 +64,7 @@ def plan_send(
         topic=topic,
         value=body,
         key=to_bytes(key, what="key"),
-        headers=[
-            pair for pair in to_headers(headers or ()) if not pair[0].startswith(names.PREFIXES)
-        ],
+        headers=names.foreign(to_headers(headers or ())),
         partition=partition,
     )
     return Schedule(

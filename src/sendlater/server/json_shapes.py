@@ -246,10 +246,8 @@ def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers
             name, value = one[0] or "", None if one[1] is None else one[1].encode()
         if not name:
             raise BadRequest("headers: expected names that are not empty")
-        # Ours and S1's are written anew; an old one would lie.
-        if not name.startswith(names.PREFIXES):
-            found.append((name, value))
-    return found
+        found.append((name, value))
+    return names.foreign(found)
 
 
 POSITIONS = r"^[0-9]{1,9}/[0-9]{1,19}(,[0-9]{1,9}/[0-9]{1,19})*$"

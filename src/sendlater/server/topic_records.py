@@ -20,7 +20,7 @@ from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, BrokerUnavailable
 from sendlater.limits import LOOK_COUNT_MAX, TAIL_COUNT_MAX
-from sendlater.model import Headers, Record, Schedule
+from sendlater.model import Record, Schedule
 from sendlater.operations.read_topics import TOLD
 from sendlater.operations.schedules import Operations
 from sendlater.server import json_shapes as wire
@@ -277,11 +277,7 @@ def again(record: Arrived, *, target: str | None, due_ms: int) -> Schedule:
     topic = target or (alive.topic if alive else (told or b"").decode(errors="replace"))
     if not topic:
         raise BadRequest("expected a target: the record does not say where it was meant to go")
-    headers: Headers = [
-        (name, value)
-        for name, value in (alive or record).headers
-        if not name.startswith(names.PREFIXES)
-    ]
+    headers = names.foreign((alive or record).headers)
     key = record.header(names.TARGET_KEY) if record.header(names.TARGET_TOPIC) else record.key
     meant = Record(topic=topic, key=key, value=record.value or b"", headers=headers)
     return Schedule(id=str(ULID()).encode(), due_ms=due_ms, record=meant)

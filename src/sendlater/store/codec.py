@@ -56,6 +56,14 @@ def pack(schedule: Schedule) -> bytes:
     )
 
 
+def pack_columns(row: Sequence[Any]) -> bytes:
+    """The same of a decoded row: topic, partition, key, value, headers as structs (or null),
+    dialect, and the four columns of its origin."""
+    topic, partition, key, value, headers, dialect, *origin = row
+    flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
+    return pack_fields((topic, partition, key, value, flat, DIALECT_NUMBER[dialect], *origin))
+
+
 def written_topics(topic: str) -> tuple[bytes, bytes]:
     """How a packed record begins whose topic this is: as text, or as bytes."""
     start = bytes([0x90 + FIELDS])

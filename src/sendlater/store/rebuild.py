@@ -19,15 +19,9 @@ _log = structlog.get_logger()
 
 
 def hold(pending: Pending, *, owner: int) -> None:
-    """Let this owner's tasks find nothing due, until `let_go`."""
+    """Let this owner's tasks find nothing due, until the bound is set."""
     for shard in pending.shards:
         shard.mark("state", {"held": owner, "bound": ""})
-
-
-def let_go(pending: Pending) -> None:
-    """Let tasks claim, and wake those that wait."""
-    for shard in pending.shards:
-        shard.mark("state", {"held": ""}, word="let_go")
 
 
 class JournalCopy:

@@ -122,17 +122,23 @@ class Shard:
         stands = script("attempt")(
             self.client,
             **self._keys("state", "batches"),
-            batch=self._batch_key(batch.name),
-            owner=owner,
-            lane=batch.lane,
-            run=batch.run,
-            name=batch.name,
-            number=batch.order,
-            attempt=attempt,
+            **self._attempted(batch, owner, attempt),
         ).decode()
         if stands == CLOSED:
             return None
         return self.claimed(batch) if stands == "open" else Claim([], [])
+
+    def _attempted(self, batch: Batch, owner: int, attempt: str) -> dict[str, Any]:
+        """Arguments of a script that tell which attempt at which batch calls it."""
+        return {
+            "batch": self._batch_key(batch.name),
+            "owner": owner,
+            "lane": batch.lane,
+            "run": batch.run,
+            "name": batch.name,
+            "number": batch.order,
+            "attempt": attempt,
+        }
 
     def claim(
         self,
@@ -152,13 +158,7 @@ class Shard:
         got = claim(
             self.client,
             **self._keys("due", "record", "state", "batches"),
-            batch=self._batch_key(batch.name),
-            owner=owner,
-            lane=batch.lane,
-            run=batch.run,
-            name=batch.name,
-            number=batch.order,
-            attempt=attempt,
+            **self._attempted(batch, owner, attempt),
             now_ms=now_ms,
             count_max=count_max,
             bytes_max=bytes_max,

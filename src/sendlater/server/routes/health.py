@@ -7,10 +7,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from sendlater.errors import SendlaterError
 from sendlater.server.auth import Role, require
 from sendlater.server.openapi import documented
-from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
 
 router = APIRouter()
@@ -39,11 +37,8 @@ async def readyz(request: Request) -> Response:
         at.pending.counts()
         at.broker.ends(at.operations.inbox)
 
-    try:
-        # Not in the threads of other requests, which may all be waiting for intake.
-        await asyncio.to_thread(ask)
-    except SendlaterError as error:
-        raise Problem(503, str(error)) from error
+    # Not in the threads of other requests, which may all be waiting for intake.
+    await asyncio.to_thread(ask)
     return Response("ready\n", media_type="text/plain")
 
 

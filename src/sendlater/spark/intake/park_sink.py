@@ -14,7 +14,7 @@ from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
 from sendlater.store import Pending, Shard
 from sendlater.store.admin import tell
-from sendlater.store.codec import DIALECT_NUMBER, pack_fields
+from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ParkTask:
         for schedule_id, due_ms, shard, change, row in zip(
             ids, due, shards, changes, zip(*fields, strict=True), strict=True
         ):
-            topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = row
+            _, _, _, value, headers, dialect, origin, from_partition, at, _ = row
             source = f"{origin}/{from_partition}"
             seen = self.message.seen.get(source)
             if seen is None:
@@ -125,23 +125,7 @@ class ParkTask:
             if at < int(seen[shard] or 0):
                 continue
             # A cancellation of one version only has that version as its value.
-            packed: Any = value or ""
-            if due_ms is not None:
-                flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
-                packed = pack_fields(
-                    (
-                        topic,
-                        partition,
-                        key,
-                        value,
-                        flat,
-                        DIALECT_NUMBER[dialect],
-                        origin,
-                        from_partition,
-                        at,
-                        stamp,
-                    )
-                )
+            packed = (value or "") if due_ms is None else pack_columns(row)
             place = (shard, source)
             if dialect == "rejected":
                 self.rejected[place] = self.rejected.get(place, 0) + 1

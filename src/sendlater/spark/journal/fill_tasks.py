@@ -14,7 +14,7 @@ from sendlater.dialects import stages
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import DUE_MS_MAX
 from sendlater.store import Pending
-from sendlater.store.codec import DIALECT_NUMBER, pack_fields
+from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
 from sendlater.store.scripts import script
 
@@ -65,16 +65,14 @@ class FillTask:
         for schedule_id, due_ms, shard, row in zip(
             ids, due, shards, zip(*fields, strict=True), strict=True
         ):
-            topic, partition, key, value, headers, dialect, *origin = row
+            dialect, *origin = row[5:]
             if self.seen is not None and origin[2] >= self._seen(shard, origin):
                 continue
-            flat = [x for h in headers for x in (h["key"], h["value"])] if headers else None
-            record = (topic, partition, key, value, flat, DIALECT_NUMBER[dialect], *origin)
             if dialect == "rejected":
                 rejected[shard] += 1
                 due_ms = min(due_ms, now_ms)
             version = f"{origin[0]}/{origin[1]}/{origin[2]}"
-            rows[shard] += (schedule_id, due_ms, pack_fields(record), version)
+            rows[shard] += (schedule_id, due_ms, pack_columns(row), version)
             if len(rows[shard]) >= 4 * PARK_COUNT_MAX:
                 count += self._write(pending, shard, rows[shard], rejected[shard])
                 rows[shard], rejected[shard] = [], 0

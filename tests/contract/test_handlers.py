@@ -216,7 +216,7 @@ def test_a_timeout_counts_as_failure(handlers, redis_url, space):
 
     story(handlers, told)
     errors = {dict(r.headers)["event-error"] for r in dead_letters(redis_url, space)}
-    assert b"no end within 0.05 s" in errors
+    assert b"not finished within 0.05 s" in errors
 
 
 def test_no_more_run_at_once_than_may_and_a_slow_type_blocks_no_other(handlers):

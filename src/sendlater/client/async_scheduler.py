@@ -1,4 +1,4 @@
-"""The client for asyncio: the same plans and transports, in threads where they would block."""
+"""The client for asyncio: the same plans and transports, with blocking calls in threads."""
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREAD_COUNT = 16
-"""Calls that wait at the same time; more take turns."""
+"""Blocking calls at the same time; further calls wait for a thread."""
 ASYNC_CHUNK_COUNT = 10_000
-"""Messages of an async iterable that are handed over together."""
+"""Messages of an async iterable that are sent together."""
 
 
 class AsyncScheduled(Scheduled):
-    """The same with coroutines."""
+    """A Scheduled whose methods are coroutines."""
 
     _owner: "AsyncScheduler"  # type: ignore[assignment]
 
@@ -36,7 +36,7 @@ class AsyncScheduled(Scheduled):
     async def reschedule(  # type: ignore[override]
         self, *, delay: Delay | None = None, at: datetime | None = None
     ) -> Moved:
-        """See Scheduler.reschedule; `due_at` follows when it has moved."""
+        """See Scheduler.reschedule; after `moved`, `due_at` is the new time."""
         sync = self._owner.sync
         return self._follow(*await self._owner._call(sync._reschedule, self.id, delay=delay, at=at))
 
@@ -46,16 +46,16 @@ class AsyncScheduled(Scheduled):
 
 
 OnAsyncSent = Callable[[Exception | None, AsyncScheduled], None]
-"""Called once the schedule was taken (None) or refused."""
+"""Called with None once the schedule was accepted, or with the error."""
 
 
 class AsyncScheduler:
-    """The same as Scheduler, its methods being coroutines; they block no event loop."""
+    """A Scheduler whose methods are coroutines; they do not block the event loop."""
 
     def __init__(self, where: "Settings | str | None" = None, **arguments: Any) -> None:
-        """The arguments of Scheduler. Connects at once: make it before the loop is busy."""
+        """Takes the arguments of Scheduler. Connects at once, which blocks: create it early."""
         self.sync = Scheduler(where, **arguments)
-        # Threads of our own: those of the loop may be busy with what the caller lets them do.
+        # Threads of our own: the caller's work may keep the loop's default threads busy.
         self._threads = ThreadPoolExecutor(THREAD_COUNT, "sendlater-asyncio")
 
     async def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -71,7 +71,7 @@ class AsyncScheduler:
         on_sent: "OnAsyncSent | None" = None,
         **arguments: Any,
     ) -> AsyncScheduled:
-        """See Scheduler.send_later; `on_sent` is a function that is called in the loop."""
+        """See Scheduler.send_later; `on_sent` is a plain function, called in the loop."""
         schedule = plan_send(topic, value, now_ms=now_ms(), **arguments)
         scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
         if wait:
@@ -89,8 +89,8 @@ class AsyncScheduler:
         return scheduled
 
     async def submit(self, schedule: Schedule) -> None:
-        """Hand a schedule over as it is, and wait until it was taken."""
-        # Handing over to a producer with room in its queue costs less than changing threads.
+        """Send a schedule as it is, and wait until it was accepted."""
+        # If the producer's queue has room, sending costs less than changing threads.
         if self.sync._transport.ready():
             future = self.sync._submit(schedule)
         else:
@@ -101,11 +101,11 @@ class AsyncScheduler:
             raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
 
     async def forget(self, schedule_id: bytes) -> None:
-        """Cancel without asking whether it was there: does not wait for intake."""
+        """Cancel without an answer: does not wait for intake."""
         await self._call(self.sync._transport.forget, schedule_id)
 
     async def send_many(self, messages: Iterable[Message] | AsyncIterable[Message]) -> int:
-        """See Scheduler.send_many; takes async iterables too."""
+        """See Scheduler.send_many; accepts async iterables too."""
         if not isinstance(messages, AsyncIterable):
             return await self._call(self.sync.send_many, messages)
         count, chunk = 0, []

@@ -1,4 +1,4 @@
-"""Growing pauses between attempts, as S1's client has them (etf1-contract.md, section 2)."""
+"""Growing pauses between attempts, as in etf1's client (etf1-contract.md, section 2)."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from sendlater.errors import BadRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """`min_s`, then `factor` times more each time, up to `max_s`; at most `retries` times.
+    """The first pause is `min_s`; each next is `factor` times longer, up to `max_s`.
 
-    `jitter` spreads each pause evenly over that share of it, downwards, so that what failed
-    together does not come back together. `intervals_s` gives the pauses one by one instead; the
-    last repeats.
+    There are at most `retries` pauses. `jitter` shortens each pause by a random share between 0
+    and `jitter`, so that events that failed together are not retried together. `intervals_s` lists
+    the pauses instead; the last repeats.
     """
 
     min_s: float = 5.0
@@ -37,7 +37,7 @@ class Backoff:
     def pause_s(self, attempt: int, *, chance: float | None = None) -> float:
         """Seconds to wait after attempt number `attempt` (from 1) has failed.
 
-        `chance` in [0, 1) stands for the dice of the jitter.
+        `chance` in [0, 1) replaces the random number of the jitter.
 
         >>> [Backoff(min_s=5, max_s=30).pause_s(n) for n in (1, 2, 3, 4)]
         [5.0, 10.0, 20.0, 30.0]

@@ -1,4 +1,4 @@
-"""How events become bytes and back: JSON, shaped by the handler's type hint."""
+"""Encodes events as JSON, and decodes them to the type of the handler's type hint."""
 
 import inspect
 import json
@@ -9,19 +9,19 @@ import msgspec
 
 
 class Codec(Protocol):
-    """Encodes what is enqueued and decodes what a handler is given."""
+    """Encodes events for `enqueue` and decodes them for handlers."""
 
     def encode(self, event: Any) -> bytes:
-        """Raises TypeError or ValueError for what it cannot write down."""
+        """Raises TypeError or ValueError for an event that it cannot encode."""
 
     def decode(self, data: bytes, hint: Any) -> Any:
-        """An object of the hinted type; Any without a hint. Raises ValueError."""
+        """An object of type `hint`; `hint` is Any for a handler without one. Raises ValueError."""
 
 
 class JsonCodec:
     """JSON: msgspec for structs, dataclasses and plain types, pydantic for its models.
 
-    Bytes are passed through: enqueue bytes and hint bytes for events that are no JSON.
+    Bytes pass through unchanged: for events that are not JSON, enqueue bytes and hint bytes.
     """
 
     def encode(self, event: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""One event type at work: a thread that reads, a bounded number of handlers, what becomes of each.
+"""Handles one event type: one thread reads, a bounded number of handlers run, failures are retried.
 
-Types share nothing but the client they re-schedule with, so a slow one blocks no other.
+Event types share only the client that sends their retries: a slow type blocks no other.
 """
 
 import asyncio
@@ -29,42 +29,42 @@ from sendlater.model import Record, Schedule
 
 ERROR_CHARS_MAX = 1_000
 POLL_S = 0.2
-"""Longest wait for the next event; what is done is committed as often."""
+"""Longest wait for the next event, and so the longest time between commits."""
 FULL_S = 0.5
-"""How often the reader shows itself to its group while there is no room."""
+"""How often the reader polls, to stay in its group, while all handlers are busy."""
 AGAIN_S = 0.2
-"""First pause before Kafka or Redis is asked again; doubled each time, up to AGAIN_S_MAX."""
+"""First pause after an error of Kafka or Redis; doubled each time, up to AGAIN_S_MAX."""
 AGAIN_S_MAX = 10.0
 UNREAD_S = 2.0
-"""How often the records on the topic that nobody has read yet are counted."""
+"""How often the unread records on the topic are counted."""
 PARALLELISM_MAX = 1_000
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one type since it was added, and how it stands."""
+    """Counts of one event type since its handler started, and its current state."""
 
     taken: int = 0
     succeeded: int = 0
     retried: int = 0
     dead: int = 0
     ready: int = 0
-    """Events on the topic whose handling has not begun; those not read yet are counted now and
-    then, and on Redis up to 1,000 a partition."""
+    """Events on the topic whose handling has not begun. Unread ones are counted every UNREAD_S,
+    and on Redis at most 1,000 per partition."""
     in_flight: int = 0
     seconds: float = 0.0
-    """Time spent in the handler, in all."""
+    """Total time spent in the handler."""
     error: str = ""
-    """Why nothing can be read or re-scheduled at the moment; empty when all is well."""
+    """Why events cannot be read, handled or retried at the moment; empty if they can."""
 
 
 Forward = Callable[[Schedule], Awaitable[None]]
-"""Hands a schedule over; raises Unavailable."""
+"""Sends a schedule; raises Unavailable."""
 
 
 class EventWorker:
-    """One type. `start`, then `stop`; both on the same loop."""
+    """Handles one event type. Call `start`, then `stop`, on the same loop."""
 
     def __init__(
         self,
@@ -95,17 +95,17 @@ class EventWorker:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to read and to handle."""
+        """Start reading and handling."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self.parallelism)]
         self._fetching = asyncio.create_task(self._fetch())
 
     async def stop(self, *, drain_s: float) -> None:
-        """Take nothing new, give what is under way `drain_s` to end, commit, leave the group."""
+        """Read nothing new, wait up to `drain_s` for running handlers, commit, leave the group."""
         self._stopping.set()
         self._room.set()
         await self._fetching
         while not self._ready.empty():
-            self._ready.get_nowait()  # never begun, so somebody else's soon
+            self._ready.get_nowait()  # not committed: another member of the group gets it
         for _ in self._tasks:
             self._ready.put_nowait(None)
         _, left = await asyncio.wait(self._tasks, timeout=drain_s)
@@ -116,7 +116,7 @@ class EventWorker:
         try:
             await loop.run_in_executor(self._reader, self.reader.close)
         except Exception as error:
-            _log.warning("left without committing", type=self.type, cause=str(error))
+            _log.warning("left the group without committing", type=self.type, cause=str(error))
         self._reader.shutdown(wait=False)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -165,14 +165,14 @@ class EventWorker:
             try:
                 if await self._handle(record):
                     self.reader.done(record)
-            except Exception as error:  # nobody's but ours; the worker goes on
+            except Exception as error:  # our own fault, not the handler's; the worker goes on
                 self.tally.error = f"cannot handle: {_told(error)}"
-                _log.exception("an event is left as it is", type=self.type)
+                _log.exception("cannot settle an event, it is not committed", type=self.type)
             finally:
                 self.tally.in_flight -= 1
 
     async def _handle(self, record: Arrived) -> bool:
-        """Whether it need not come again: succeeded, re-scheduled or dead."""
+        """Whether the event is settled (succeeded, re-scheduled or dead) and can be committed."""
         context = context_of(self.type, record)
         try:
             event = self.codec.decode(record.value or b"", self.hint)
@@ -190,18 +190,18 @@ class EventWorker:
                     loop = asyncio.get_running_loop()
                     overdue = loop.run_in_executor(self._threads, self.function, *arguments)
                     answer = await asyncio.shield(overdue)
-                    if inspect.isawaitable(answer):  # an async function in a plain wrapper
+                    if inspect.isawaitable(answer):  # a plain wrapper around an async function
                         answer = await answer
             if answer is False:
                 failure = "the handler returned False"
         except TimeoutError as error:
             spent = time.monotonic() - began >= self.timeout_s
-            failure = f"no end within {self.timeout_s:g} s" if spent else _told(error)
+            failure = f"not finished within {self.timeout_s:g} s" if spent else _told(error)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            failure = _told(error)  # something the handler waited for, not this worker
+            failure = _told(error)  # something the handler awaited was cancelled, not this worker
         except Exception as error:
             failure = _told(error)
         self.tally.seconds += time.monotonic() - began
@@ -210,7 +210,7 @@ class EventWorker:
             return True
         settled = await self._fail(record, context, failure)
         if overdue is not None and not overdue.done():
-            # A thread cannot be ended: it keeps its place, so that no more run than may.
+            # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
             await asyncio.wait({overdue})
         return settled
 
@@ -231,7 +231,7 @@ class EventWorker:
         return settled
 
     async def _bury(self, record: Arrived, failure: str) -> bool:
-        """To the dead-letter topic: a schedule due now, as any other."""
+        """Send the event to the dead-letter topic, as a schedule that is due now."""
         context = context_of(self.type, record)
         headers = [pair for pair in record.headers if pair[0] not in (EVENT_ERROR, EVENT_TYPE)]
         headers += [
@@ -251,7 +251,7 @@ class EventWorker:
         return settled
 
     async def _insist(self, schedule: Schedule) -> bool:
-        """Hand over, however often it takes; False when stopped before that."""
+        """Send a schedule, with retries until it succeeds; False if stopped before."""
         pause_s = AGAIN_S
         while True:
             try:

@@ -42,7 +42,7 @@ DIGITS = re.compile(rb"[0-9]{1,18}")
 def context_of(type_: str, record: Arrived) -> Context:
     """The context of a record, from its headers.
 
-    A record without an event id is an event too: its id is "topic/partition/position".
+    A record without an id in its headers is an event too: its id is "topic/partition/position".
     """
     place = f"{record.topic}/{record.partition}/{record.position}"
     schedule_id = header(record.headers, EVENT_ID) or header(record.headers, names.ID)

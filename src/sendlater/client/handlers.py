@@ -1,4 +1,4 @@
-"""Handlers: functions that are called when events fall due, and again when they fail."""
+"""Handlers: functions that are called when events are due, and again after a failure."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -26,18 +26,18 @@ from sendlater.operations.requests import Delay, new_id, plan_send
 
 F = TypeVar("F", bound=Callable[..., Any])
 DRAIN_S = 30.0
-"""How long `close` and `remove` let handlers finish what they have begun."""
+"""How long `close` and `remove` wait for running handlers."""
 TIMEOUT_S = 60.0
 """How long a handler may take."""
 RETRY = Backoff(retries=10, jitter=0.2)
-"""5 s, doubled up to an hour, ten times: gives up after about an hour and a half."""
+"""Ten retries, after 5 s and then twice as long each time: about an hour and a half in all."""
 
 __all__ = ["Context", "Handlers"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What `on` was told, until there is a loop to run it on."""
+    """The arguments of `on`, kept until `start`."""
 
     function: Callable[..., Any]
     parallelism: int
@@ -46,12 +46,12 @@ class _Wanted:
 
 
 class Handlers:
-    """Event types and their handlers. One process of a group, however many there are.
+    """Event types and their handlers, in one process of a group of any size.
 
-    An event type is a topic. Each event is handled at least once: it is done when its handler
-    returned (not False); an error, a timeout or False re-schedules it after a pause; after the last
-    retry it goes to the dead-letter topic, with the reason. `where` and the rest: see Scheduler;
-    Kafka or Redis must be within reach.
+    An event type is a topic. Each event is handled at least once. It is done when its handler
+    returns anything but False. After an error, a timeout or False it is scheduled again after a
+    pause; after the last retry it goes to the dead-letter topic, with the reason. `where` and the
+    other arguments: see Scheduler. Not over REST: Kafka or Redis must be reachable.
     """
 
     def __init__(
@@ -64,7 +64,10 @@ class Handlers:
         drain_s: float = DRAIN_S,
         **arguments: Any,
     ) -> None:
-        """Connects, reads nothing yet; `dead_topic` as set, unless given. Raises as Scheduler."""
+        """Connects, but reads nothing yet. `dead_topic` defaults to the one in the settings.
+
+        Raises the same errors as Scheduler.
+        """
         self.scheduler = AsyncScheduler(where, **arguments)
         self.group = group
         self.dead_topic = dead_topic or self.scheduler.sync.settings.dead_topic
@@ -85,11 +88,12 @@ class Handlers:
         retry: Backoff = RETRY,
         timeout: float = TIMEOUT_S,
     ) -> Callable[[F], F]:
-        """Add a handler, `def f(event)` or `async def f(event, context)`, for a type of events.
+        """Add a handler for an event type: `def f(event)` or `async def f(event, context)`.
 
-        At most `parallelism` run at once here. `timeout` in seconds; a function that is not async
-        cannot be interrupted, and keeps its place until it ends. The hint of `event` decides what
-        it is decoded to. Raises BadRequest for a type that has one.
+        At most `parallelism` calls run at once in this process. `timeout` is in seconds; a function
+        that is not async cannot be interrupted, and counts against `parallelism` until it returns.
+        The event is decoded to the type hint of `event`. Raises BadRequest for a type that has a
+        handler already.
         """
         if not 1 <= parallelism <= PARALLELISM_MAX:
             raise BadRequest(f"parallelism: expected 1 to {PARALLELISM_MAX}, got {parallelism}")
@@ -118,10 +122,10 @@ class Handlers:
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> AsyncScheduled:
-        """Have an event handled after `delay` (timedelta, or seconds) or `at`; soon, without.
+        """Have an event handled after `delay` (timedelta, or seconds), at `at`, or else at once.
 
-        The same type and id again replaces it, also while it waits for its next attempt. `context`
-        reaches the handler. Raises BadTime, BadRequest, Unavailable.
+        A new event of the same type and id replaces it, also while it waits for a retry. `context`
+        is passed to the handler. Raises BadTime, BadRequest, Unavailable.
         """
         planned = plan_send(
             type_,
@@ -139,11 +143,11 @@ class Handlers:
         return AsyncScheduled(self.scheduler, schedule)  # type: ignore[arg-type]
 
     async def cancel(self, type_: str, id: str) -> Any:
-        """Take an event back that waits for its first attempt; see Scheduler.cancel."""
+        """Cancel an event that waits for its first attempt; see Scheduler.cancel."""
         return await self.scheduler.cancel(event_id(type_, id).decode(errors="surrogateescape"))
 
     async def start(self) -> None:
-        """Begin to handle; creates topics that are missing where that is allowed."""
+        """Start handling; creates missing topics if the settings allow it."""
         if self._settings.create_topics:
             for topic in (*self._wanted, self.dead_topic):
                 await self._create(topic)
@@ -152,34 +156,34 @@ class Handlers:
             self._start(type_)
 
     async def run(self) -> None:
-        """Handle until the task is cancelled, then drain."""
+        """Handle events until the task is cancelled, then wait for running handlers."""
         async with self:
             await asyncio.Event().wait()
 
     async def remove(self, type_: str) -> None:
-        """Handle no more of this type: what has begun ends, the rest waits for others."""
+        """Stop handling this type: running handlers finish, other events stay on the topic."""
         self._wanted.pop(type_, None)
         handling = self._running.pop(type_, None)
         if handling is not None:
             await handling.stop(drain_s=self._drain_s)
 
     async def close(self) -> None:
-        """Remove every handler and let go."""
+        """Remove every handler and disconnect."""
         await asyncio.gather(*(self.remove(type_) for type_ in list(self._running)))
         await self.scheduler.close()
         if self._topics is not None:
             self._topics.close()
 
     def tallies(self) -> dict[str, Tally]:
-        """Per type: taken, succeeded, retried, dead; ready and in flight now; seconds spent."""
+        """Counts by event type."""
         return {type_: handling.tally for type_, handling in self._running.items()}
 
     def health(self) -> dict[str, str]:
-        """Types that cannot work at the moment, and why; empty when all is well."""
+        """Event types that cannot be handled at the moment, and why; empty if there are none."""
         return {type_: tally.error for type_, tally in self.tallies().items() if tally.error}
 
     def metrics(self, registry: CollectorRegistry) -> None:
-        """Show the tallies in a Prometheus registry."""
+        """Add the tallies to a Prometheus registry."""
         registry.register(_Tallies(self))
 
     async def __aenter__(self) -> Self:
@@ -209,7 +213,7 @@ class Handlers:
         await self.scheduler.submit(schedule)
 
     def _reader(self, type_: str, timeout_s: float) -> GroupReader:
-        # A group of its own for each type: one that comes or goes disturbs no other.
+        # One group per type: adding or removing a handler does not rebalance the other types.
         group = f"{self.group}.{type_}"
         if self._topics is not None:
             return RedisGroupReader(self._topics, topic=type_, group=group, timeout_s=timeout_s)
@@ -225,14 +229,14 @@ class Handlers:
 
 
 class _Tallies(Collector):
-    """Counts as Prometheus wants them."""
+    """The tallies as Prometheus metrics."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
-            "sendlater_handler_events", "Events by what became of them.", labels=["type", "outcome"]
+            "sendlater_handler_events", "Events by outcome.", labels=["type", "outcome"]
         )
         seconds = CounterMetricFamily(
             "sendlater_handler_seconds", "Time spent in handlers.", labels=["type"]

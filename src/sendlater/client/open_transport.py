@@ -1,4 +1,4 @@
-"""How a client reaches its installation: what it was given decides."""
+"""Opens a client's transport to an installation on Kafka, on Redis alone, or on both."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ HTTP_SCHEMES = ("http://", "https://")
 def _open(
     where: "Settings | str | None", redis_url: str | None, *, space: str | None, **settings: Any
 ) -> Transport:
-    """A local transport. Raises BadSettings, or Unavailable where no Redis is to be found."""
+    """A local transport. Raises BadSettings, or Unavailable if it finds no Redis."""
     from sendlater.config import Settings, load
     from sendlater.operations.local_transport import open_local
 

@@ -1,7 +1,7 @@
-"""Producers and consumers in confluent-kafka's shape, on Kafka or on Redis: the address decides.
+"""Producers and consumers with confluent-kafka's interface, on Kafka or on Redis.
 
-What is written against them for development on Redis runs on Kafka when `bootstrap.servers` names
-brokers in place of a Redis URL. On Redis they have what is used most: see docs/topics-on-redis.md.
+`bootstrap.servers` decides: a Redis URL or Kafka brokers. Code developed on Redis runs on Kafka
+unchanged. On Redis they have the most used part of the interface: see docs/topics-on-redis.md.
 """
 
 import time
@@ -20,23 +20,23 @@ from sendlater.topics import Consumer, TopicRecord, Topics
 
 SERVERS = "bootstrap.servers"
 OURS = "sendlater."
-"""What a Kafka does not know: told to topics on Redis, kept from Kafka's clients."""
+"""Prefix of options for topics on Redis; removed from the options of Kafka's clients."""
 SPACE = "sendlater.space"
-"""Option, on Redis alone: the space the topics are in."""
+"""Option on Redis: the space of the topics."""
 LIMITS = {
     "sendlater.partitions": "partitions_default",
     "sendlater.retention.ms": "retention_ms",
     "sendlater.length.max": "length_max",
     "sendlater.write.attempts.max": "write_attempts_max",
 }
-"""Limits of Topics by their names in a configuration."""
+"""Limits of Topics, by their option names."""
 OnDelivery = Callable[[Any, Any], None]
 
 
 def open_producer(config: Mapping[str, Any]) -> Any:
-    """confluent-kafka's Producer, or one of the same shape for topics on Redis.
+    """confluent-kafka's Producer, or a TopicsProducer for topics on Redis.
 
-    Options of Kafka's mean nothing on Redis and are passed over. Raises BadSettings.
+    Kafka's options are ignored on Redis. Raises BadSettings.
     """
     if _is_redis(config):
         return TopicsProducer(config)
@@ -44,15 +44,15 @@ def open_producer(config: Mapping[str, Any]) -> Any:
 
 
 def open_consumer(config: Mapping[str, Any]) -> Any:
-    """confluent-kafka's Consumer, or one of the same shape. A new group starts at the beginning on
-    Redis, whatever `auto.offset.reset` says."""
+    """confluent-kafka's Consumer, or a TopicsConsumer. On Redis a new group starts at the first
+    record kept; `auto.offset.reset` is ignored. Raises BadSettings."""
     if _is_redis(config):
         return TopicsConsumer(config)
     return confluent_kafka.Consumer(_kafka(config))
 
 
 class TopicMessage:
-    """A record of a topic on Redis in the shape of confluent-kafka's Message."""
+    """A record of a topic on Redis with the interface of confluent-kafka's Message."""
 
     def __init__(self, record: TopicRecord) -> None:
         self.record = record
@@ -66,7 +66,7 @@ class TopicMessage:
         return self.record.partition
 
     def offset(self) -> int:
-        """Its position: grows, but is not consecutive."""
+        """Its position: increasing, but not consecutive."""
         return self.record.position
 
     def key(self) -> bytes | None:
@@ -86,16 +86,16 @@ class TopicMessage:
         return confluent_kafka.TIMESTAMP_LOG_APPEND_TIME, self.record.timestamp_ms
 
     def error(self) -> None:
-        """Errors are raised."""
+        """Always None: errors are raised."""
 
     def __len__(self) -> int:
         return len(self.record.value or b"")
 
 
 class TopicsProducer:
-    """`confluent_kafka.Producer` on topics on Redis. What is produced is written by `flush`, by
-    `poll`, and by every 500th `produce`. Where confluent-kafka only calls back with an error, this
-    raises BrokerUnavailable too."""
+    """`confluent_kafka.Producer` on topics on Redis. `flush`, `poll` and every 500th `produce`
+    write the records produced so far. On an error confluent-kafka only calls `on_delivery`; this
+    also raises BrokerUnavailable."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._broker = RedisBroker(_topics(config))
@@ -111,7 +111,8 @@ class TopicsProducer:
         timestamp: int = 0,  # noqa: ARG002
         headers: AnyHeaders | None = None,
     ) -> None:
-        """Hand a record over; `timestamp` is Redis' own. Raises BadRequest, BrokerUnavailable."""
+        """Produce a record. `timestamp` is ignored: Redis sets it. Raises BadRequest,
+        BrokerUnavailable."""
         record = Record(
             topic=topic,
             value=to_bytes(value, what="value"),
@@ -137,18 +138,18 @@ class TopicsProducer:
         self._broker.send(record, on_done=done)
 
     def poll(self, timeout: float = 0) -> int:  # noqa: ARG002
-        """Write what is waiting; how many that were."""
+        """Write the waiting records; returns how many there were."""
         before = len(self)
         self._broker.flush()
         return before
 
     def flush(self, timeout: float = -1) -> int:
-        """Write what is waiting; how many are left, that is none."""
+        """Write the waiting records; returns how many are left: 0."""
         self.poll(timeout)
         return len(self)
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and disconnect."""
         self._broker.close()
 
     def __len__(self) -> int:
@@ -164,8 +165,8 @@ class TopicsProducer:
 class TopicsConsumer:
     """`confluent_kafka.Consumer` on topics on Redis: a member of a group.
 
-    With `enable.auto.commit`, the default, a call of `poll` or `consume` says that what earlier
-    calls gave is done; otherwise `commit` does. What was never committed goes to another member.
+    With `enable.auto.commit`, the default, each `poll` or `consume` commits the records that
+    earlier calls returned; otherwise call `commit`. Records never committed go to another member.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -179,7 +180,7 @@ class TopicsConsumer:
         self._given: dict[tuple[str, int], list[TopicRecord]] = defaultdict(list)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Take part in reading these."""
+        """Join the group and read these topics."""
         self.unsubscribe()
         self._consumer = Consumer(self._topics, self._group, subscribe=list(topics))
 
@@ -189,12 +190,12 @@ class TopicsConsumer:
             self._leave()
 
     def poll(self, timeout: float | None = None) -> TopicMessage | None:
-        """The next record, None after `timeout` seconds."""
+        """The next record, or None after `timeout` seconds."""
         found = self.consume(1, timeout)
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[TopicMessage]:
-        """Up to so many, as soon as there are any."""
+        """Up to `num_messages` records, as soon as there are any."""
         if self._consumer is None:
             raise BadSettings("expected subscribe before poll")
         if self._auto:
@@ -209,7 +210,7 @@ class TopicsConsumer:
                 return [TopicMessage(record) for record in records]
 
     def commit(self, message: TopicMessage | None = None, *, asynchronous: bool = True) -> None:  # noqa: ARG002
-        """Say that what was given is done: all of it, or up to a message in its partition."""
+        """Commit all returned records, or those of a message's partition up to that message."""
         assert self._consumer is not None, "subscribe comes first"
         if message is None:
             done = [record for some in self._given.values() for record in some]
@@ -221,19 +222,19 @@ class TopicsConsumer:
         self._consumer.ack(done)
 
     def seek_to_start(self) -> None:
-        """Take the whole group back to the first record still kept."""
+        """Move the whole group back to the first record still kept."""
         assert self._consumer is not None, "subscribe comes first"
         self._given.clear()
         self._consumer.seek_to_start()
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Take the whole group to the first record of that instant or later."""
+        """Move the whole group to the first record at or after `timestamp_ms`."""
         assert self._consumer is not None, "subscribe comes first"
         self._given.clear()
         self._consumer.seek(timestamp_ms)
 
     def close(self) -> None:
-        """Commit where that is automatic, give back the rest, leave."""
+        """Commit if that is automatic, give back the other records, and leave the group."""
         if self._consumer is not None:
             self._leave()
         self._topics.close()

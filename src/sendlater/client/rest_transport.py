@@ -1,4 +1,4 @@
-"""How the client reaches an installation over its REST interface (docs/rest.md has the format)."""
+"""The client's transport over REST (format: docs/rest.md)."""
 
 import base64
 import json
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sendlater.brokers.broker import Arrived
 
 TIMEOUT_S = 45.0
-"""Longest wait for an answer: longer than the server waits for intake."""
+"""Longest wait for a response: longer than the server waits for intake."""
 CONNECTIONS_MAX = 32
 MANY_COUNT = 500
 """Schedules in one request of `send_many`."""
 TRY_AGAIN = (408, 425, 429)
-"""Refusals that are no fault of the request; so is everything from 500."""
+"""Statuses that mean "try again", as all from 500 on do; the request is not wrong."""
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 PATH = "/v1/schedules"
 RECORDS = "/v1/records"
@@ -33,7 +33,7 @@ FOLLOW_WAIT_S = 5
 
 
 class HttpTransport:
-    """See Transport. The server checks; what it refuses as wrong raises BadRequest here."""
+    """See Transport. The server checks requests; one that it refuses raises BadRequest."""
 
     def __init__(self, url: str, *, token: str | None) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -46,7 +46,7 @@ class HttpTransport:
             raise BadSettings(f"expected an http:// address, got {url!r}: {error}") from error
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
-        """See Transport. Waits for the answer."""
+        """See Transport. Waits for the response."""
         self._call("POST", PATH, json=_to_json(schedule))
         done(None)
 
@@ -111,17 +111,17 @@ class HttpTransport:
         return [_from_json(item) for item in found["items"]], found.get("next_cursor")
 
     def stats(self) -> dict[str, Any]:
-        """The server's numbers, as GET /v1/stats gives them."""
+        """The server's statistics, as in GET /v1/stats."""
         return self._call("GET", "/v1/stats")
 
     def last_records(self, topic: str | None, *, count_max: int) -> list["Arrived"]:
-        """The last records of a topic by time, oldest first; without one, of the rejected topic."""
+        """The last records of a topic by time, oldest first. None means the rejected topic."""
         asked = {"limit": count_max} | ({} if topic is None else {"topic": topic})
         found = self._call("GET", RECORDS, params=asked)["items"]
         return [_to_arrived(told) for told in reversed(found)]
 
     def coming_records(self, topic: str, *, from_start: bool) -> Iterator[list["Arrived"]]:
-        """Records from now on, or from the start of what is kept, without end; empty lists too."""
+        """New records, or all from the first one kept, without end; also yields empty lists."""
         asked: dict[str, Any] = {"topic": topic, "wait": FOLLOW_WAIT_S, "from_start": from_start}
         while True:
             told = self._call("GET", f"{RECORDS}:follow", params=asked)
@@ -129,7 +129,7 @@ class HttpTransport:
             asked["cursor"] = told["cursor"]
 
     def redrive(self, topic: str, places: Sequence[str]) -> dict[str, str]:
-        """Have records of a topic scheduled anew; places that could not be, and why."""
+        """Schedule records of a topic again. Returns the places that were skipped, and why."""
         skipped: dict[str, str] = {}
         for first in range(0, len(places), BULK_IDS_MAX):
             asked = {"topic": topic, "places": places[first : first + BULK_IDS_MAX]}
@@ -138,7 +138,7 @@ class HttpTransport:
         return skipped
 
     def flush(self) -> None:
-        """See Transport. Every call has waited already."""
+        """See Transport. Nothing to do: each call waits for its response."""
 
     def close(self) -> None:
         """See Transport."""
@@ -147,7 +147,8 @@ class HttpTransport:
     def _call(
         self, method: str, path: str, *, ok: tuple[int, ...] = (), **arguments: Any
     ) -> dict[str, Any]:
-        """The JSON object answered. Raises BadRequest or Unavailable with the server's words."""
+        """The JSON object in the response. Raises BadRequest or Unavailable with the server's
+        message."""
         try:
             answer = self._client.request(method, path, **arguments)
         except httpx2.HTTPError as error:
@@ -174,7 +175,7 @@ def _path(schedule_id: bytes) -> str:
 
 
 def _to_json(schedule: Schedule) -> dict[str, Any]:
-    """Text where the bytes are UTF-8, otherwise base64 in a field of another name."""
+    """A field with text if the bytes are UTF-8, otherwise `..._base64`."""
     record = schedule.record
     told: dict[str, Any] = {
         "topic": record.topic,
@@ -226,8 +227,9 @@ def _from_json(told: dict[str, Any]) -> Schedule:
 
 
 def _to_arrived(told: dict[str, Any]) -> "Arrived":
-    """A record; where payloads are not shown, with the headers that are told all the same."""
-    # Not above: who only sends needs nothing of brokers.
+    """A record. If the server hides payloads, its headers are those that have fields of their
+    own."""
+    # Not at the top: a client that only sends needs no brokers.
     from sendlater.brokers.broker import Arrived
     from sendlater.operations.read_topics import TOLD
 

@@ -1,4 +1,4 @@
-"""What the client hands out: a schedule with what can be done to it, and pages of them."""
+"""What the client returns: a schedule with methods to change it, and pages of schedules."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of a list; `next_cursor` asks for what follows, None after the last."""
+    """One page of a list; `next_cursor` asks for the next page, None after the last."""
 
     items: list[T]
     next_cursor: str | None
 
 
 class Changes(Protocol):
-    """What a client does with a schedule that it has handed out."""
+    """What a Scheduled needs from its client."""
 
     def cancel(self, id: str) -> Cancelled:
         """See Scheduler.cancel."""
@@ -27,14 +27,14 @@ class Changes(Protocol):
     def _reschedule(
         self, id: str, *, delay: Delay | None, at: datetime | None
     ) -> tuple[Moved, int]:
-        """The answer, and the due time it has then, in milliseconds since 1970."""
+        """The answer, and the new due time in milliseconds since 1970."""
 
     def deliver_now(self, id: str) -> Moved:
         """See Scheduler.deliver_now."""
 
 
 class Scheduled:
-    """A schedule as it was handed over or found, and what can be done with it."""
+    """A schedule as it was sent or found, with methods to change it."""
 
     def __init__(self, owner: Changes, schedule: Schedule) -> None:
         self._owner = owner
@@ -42,7 +42,7 @@ class Scheduled:
 
     @property
     def id(self) -> str:
-        """Its identity: the same id again replaces it."""
+        """Its id: a new schedule with the same id replaces it."""
         return id_text(self.schedule.id)
 
     @property
@@ -57,7 +57,7 @@ class Scheduled:
 
     @property
     def state(self) -> State:
-        """Where it was when it was handed over or found."""
+        """Its state when it was sent or found."""
         return self.schedule.state
 
     @property
@@ -82,7 +82,7 @@ class Scheduled:
 
     @property
     def partition(self) -> int | None:
-        """Its partition on the target topic, where one was asked for."""
+        """Its partition on the target topic, if one was requested."""
         return self.schedule.record.partition
 
     def cancel(self) -> Cancelled:
@@ -90,7 +90,7 @@ class Scheduled:
         return self._owner.cancel(self.id)
 
     def reschedule(self, *, delay: Delay | None = None, at: datetime | None = None) -> Moved:
-        """See Scheduler.reschedule; `due_at` follows when it has moved."""
+        """See Scheduler.reschedule; after `moved`, `due_at` is the new time."""
         return self._follow(*self._owner._reschedule(self.id, delay=delay, at=at))
 
     def deliver_now(self) -> Moved:

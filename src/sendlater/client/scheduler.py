@@ -1,6 +1,6 @@
-"""The client: hand a record over now, have it delivered later, take it back.
+"""The client: send a record now to have it delivered later; change or cancel it.
 
-`Scheduler` and `AsyncScheduler` (client/async_scheduler.py) make the same plans
+`Scheduler` and `AsyncScheduler` (client/async_scheduler.py) share their plans
 (operations/requests.py) and differ in how they wait.
 """
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 from sendlater.client.open_transport import HTTP_SCHEMES, _open
 
 SEND_TIMEOUT_S = 60.0
-"""Longest `send_later` waits for the acknowledgement."""
+"""Longest wait of `send_later` for the acknowledgement."""
 SENDER_COUNT = 8
-"""Threads that send what nobody waits for, where sending itself waits (Redis alone, HTTP)."""
+"""Threads for `wait=False` where sending blocks (Redis alone, HTTP)."""
 UNDER_WAY_COUNT_MAX = 1_000
-"""Most such schedules under way; the next `send_later` waits."""
+"""Most schedules in these threads and their queue; the next `send_later` waits."""
 RETRY = Backoff(jitter=0.2)
 """5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
 OnSent = Callable[[Exception | None, Scheduled], None]
-"""Called once the schedule was taken (None) or refused, in another thread."""
+"""Called with None once the schedule was accepted, or with the error; maybe in another thread."""
 
 
 class Scheduler:
     """Sends records later. Safe to share between threads; close it, or use it in `with`.
 
-    `where` says which installation: Kafka brokers `host:port,host:port` (with `redis_url=` where
-    the store is), a Redis URL for an installation on Redis alone, `http://...` for its REST
-    interface (with `token=`), or a Settings; without it the environment and sendlater.toml say.
+    `where` is the installation: Kafka brokers `host:port,host:port` (with `redis_url=` for the
+    store), a Redis URL for an installation on Redis alone, `http://...` for REST (with `token=`),
+    or a Settings. Without it, the environment and sendlater.toml decide.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Scheduler:
         token: str | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `sendlater.config.Settings`, for brokers and Redis only.
+        """`settings` are fields of `sendlater.config.Settings`; not with a Settings or HTTP.
 
         Raises BadSettings, StoreUnavailable, BrokerUnavailable.
         """
@@ -97,11 +97,12 @@ class Scheduler:
         wait: bool = True,
         on_sent: OnSent | None = None,
     ) -> Scheduled:
-        """Have `value` delivered to `topic` after `delay` (timedelta, or seconds) or `at` (aware).
+        """Have `value` delivered to `topic` after `delay` (timedelta, or seconds) or at `at` (an
+        aware datetime).
 
-        Returns when it is on its way for good: the broker has it on its inbox. The same id again
-        replaces. With `wait=False` returns at once; `on_sent` is told, or `flush` raises.
-        Raises BadTime, BadRequest, Unavailable.
+        Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
+        schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
+        to `on_sent`, or else `flush` raises it. Raises BadTime, BadRequest, Unavailable.
         """
         schedule = plan_send(
             topic,
@@ -126,7 +127,8 @@ class Scheduler:
         return scheduled
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
-        """Hand over a schedule that nobody waits for: `on_sent` is told, or `flush` raises."""
+        """Send a schedule without waiting; an error goes to `on_sent`, or else `flush` raises
+        it."""
 
         def done(error: Exception | None) -> None:
             if on_sent is not None:
@@ -141,24 +143,24 @@ class Scheduler:
             self._send_in_thread(schedule, done)
 
     def send_many(self, messages: Iterable[Message]) -> int:
-        """Hand over many, as they come; returns how many, once the broker has them all.
+        """Send many messages; returns their number once all are accepted.
 
-        Each is a dict of the arguments of `send_later`. Memory stays bounded however many there
-        are. A bad one raises BadTime or BadRequest after those before it have been handed over;
-        Unavailable says how many were not taken.
+        Each is a dict of the arguments of `send_later`. Memory stays bounded for any number of
+        messages. An invalid one raises BadTime or BadRequest after those before it were sent;
+        Unavailable says how many were not accepted.
         """
         return self.submit_many(plan_send(now_ms=now_ms(), **message) for message in messages)
 
     def submit_many(self, schedules: Iterable[Schedule]) -> int:
-        """The same for schedules that are planned already."""
+        """As `send_many`, for schedules."""
         return self._transport.send_many(schedules)
 
     def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
         """Have a record that could not be handled delivered to its topic again, after a pause.
 
-        `message`: confluent-kafka's Message, a record of a topic on Redis, or a Record. Attempts
-        are counted in its header `retry-attempt`, as S1's client does; `retry-original-timestamp`
-        keeps when it failed first; headers of schedulers are dropped. Raises NoAttemptsLeft.
+        `message`: confluent-kafka's Message, a record of a topic on Redis, or a Record. As in
+        etf1's client, header `retry-attempt` counts the attempts and `retry-original-timestamp` is
+        the time of the first failure; headers of schedulers are dropped. Raises NoAttemptsLeft.
         """
         record, due_ms = retried(message, backoff=backoff, now_ms=now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
@@ -166,20 +168,20 @@ class Scheduler:
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
-        """Take a schedule back: cancelled, delivering (too late) or unknown, and it is true.
+        """Cancel a schedule. Answers cancelled, delivering (too late) or unknown.
 
         Waits until intake has read what is on the inbox now, so that a schedule just sent is found.
-        Raises Unavailable when that cannot be known.
+        Raises Unavailable if intake is not that far in time.
         """
         return self._transport.cancel(to_id(id))
 
     def reschedule(
         self, id: str, *, delay: Delay | None = None, at: datetime | None = None
     ) -> Moved:
-        """Give a schedule another due time: moved, delivering (too late) or unknown, truly.
+        """Give a schedule another due time. Answers moved, delivering (too late) or unknown.
 
-        After `moved` it is delivered at the new time, and at no other. When Unavailable is raised
-        it may have moved, and a store that goes back may not know.
+        After `moved` it is delivered at the new time only. If this raises Unavailable, it may have
+        moved, and a store restored to an earlier state may have lost that change.
         """
         return self._reschedule(id, delay=delay, at=at)[0]
 
@@ -190,11 +192,11 @@ class Scheduler:
         return self._transport.reschedule(to_id(id), due_ms=moved_to_ms), moved_to_ms
 
     def deliver_now(self, id: str) -> Moved:
-        """Make a schedule due at once: moved, delivering (it is already) or unknown, truly."""
+        """Make a schedule due at once. Answers moved, delivering (it already is) or unknown."""
         return self._transport.deliver_now(to_id(id))
 
     def get(self, id: str) -> Scheduled | None:
-        """A pending or claimed schedule; None when there is none (any more)."""
+        """A pending or claimed schedule; None if there is none, or none any more."""
         found = self._transport.get(to_id(id))
         return None if found is None else Scheduled(self, found)
 
@@ -210,7 +212,8 @@ class Scheduler:
     ) -> Page[Scheduled]:
         """A page of pending schedules in due order, due in [due_from, due_to).
 
-        With `id_prefix` or `topic` a page may hold fewer than `limit` and still have a cursor.
+        With `id_prefix` or `topic` a page may have fewer than `limit` items and still have a
+        cursor.
         """
         query = plan_list(
             due_from=due_from,
@@ -224,7 +227,7 @@ class Scheduler:
         return Page([Scheduled(self, one) for one in found], next_cursor)
 
     def flush(self) -> None:
-        """Wait until everything was taken. Raises the first error of what nobody was told of."""
+        """Wait until all schedules are accepted. Raises the first error that no `on_sent` got."""
         with self._lock:
             senders, self._senders = self._senders, None
         if senders is not None:
@@ -236,7 +239,7 @@ class Scheduler:
             raise failed[0]
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and disconnect."""
         try:
             self.flush()
         finally:
@@ -261,14 +264,14 @@ class Scheduler:
         return future
 
     def _acknowledged(self, future: "Future[None]") -> None:
-        """Wait for it. Raises what was told, or BrokerUnavailable when nothing was."""
+        """Wait for the acknowledgement. Raises its error, or BrokerUnavailable after a timeout."""
         try:
             future.result(SEND_TIMEOUT_S)
         except TimeoutError as error:
             raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
 
     def _send_in_thread(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
-        """Send in a thread of a few, so that the caller need not wait."""
+        """Send in one of a few threads, so that the caller does not wait."""
 
         def work() -> None:
             try:
@@ -286,14 +289,14 @@ class Scheduler:
 
     @property
     def remote(self) -> "HttpTransport | None":
-        """The way to a REST interface, where this is a client over HTTP."""
+        """The transport of a client over HTTP, otherwise None."""
         from sendlater.client.rest_transport import HttpTransport
 
         return self._transport if isinstance(self._transport, HttpTransport) else None
 
     @property
     def settings(self) -> "Settings":
-        """Of the installation; NotSupported over HTTP, as are the others below."""
+        """The installation's settings. These properties raise NotSupported over HTTP."""
         found: Settings = self._local("settings")
         return found
 
@@ -304,18 +307,18 @@ class Scheduler:
 
     @property
     def redis_url(self) -> str:
-        """Where its Redis is."""
+        """The URL of its Redis."""
         return str(self._local("redis_url"))
 
     @property
     def broker(self) -> "Broker":
-        """What carries records."""
+        """The connection to Kafka, or to the topics on Redis."""
         found: Broker = self._local("broker")
         return found
 
     @property
     def pending(self) -> "Pending":
-        """The store, as intake has filled it so far."""
+        """The store, with what intake has read so far."""
         found: Pending = self._local("pending")
         return found
 

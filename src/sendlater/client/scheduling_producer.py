@@ -14,18 +14,18 @@ from sendlater.operations.requests import AnyHeaders, Delay, id_text, plan_send
 
 METADATA_TIMEOUT_S = 10.0
 PARTITIONS_AGE_S_MAX = 60.0
-"""How long the inbox's partition count is believed."""
+"""How long the inbox's partition count is cached."""
 
 
 class SchedulingProducer(Producer):
     """A drop-in for `confluent_kafka.Producer`: `produce` takes `delay=` or `at=`, and `id=`.
 
-    With one of them the record goes to `inbox` now and to its topic later; without, it is produced
-    as ever. Needs Kafka only. `on_delivery` is told when the inbox has it.
+    With `delay=` or `at=` the record goes to `inbox` now and to its topic later. Without them it is
+    produced as usual. Needs Kafka only. `on_delivery` is called when the inbox has the record.
     """
 
     def __init__(self, config: Mapping[str, Any], *, inbox: str = "schedules") -> None:
-        """`config` as for `confluent_kafka.Producer`; `inbox` a topic the service reads."""
+        """`config` as for `confluent_kafka.Producer`; `inbox`: a topic that the service reads."""
         super().__init__(dict(config))
         self.inbox = inbox
         self._partitions = 0
@@ -46,10 +46,11 @@ class SchedulingProducer(Producer):
         at: datetime | None = None,
         id: str | None = None,
     ) -> str | None:
-        """Produce now, or after `delay` (timedelta, or seconds) or `at` (aware datetime).
+        """Produce now, after `delay` (timedelta, or seconds), or at `at` (aware datetime).
 
-        Returns the schedule's id, None for a record that goes out now. Raises what `produce` of
-        confluent-kafka raises, and BadTime and BadRequest for what cannot be scheduled.
+        Returns the schedule's id, or None for a record that is produced now. Raises what
+        confluent-kafka's `produce` raises, BadTime and BadRequest for a schedule that is not valid,
+        and BrokerUnavailable.
         """
         told: dict[str, Any] = {"on_delivery": on_delivery or callback}
         told = told if told["on_delivery"] else {}
@@ -100,10 +101,11 @@ class SchedulingProducer(Producer):
 
 
 def partition_of(key: bytes, *, count: int) -> int:
-    """The partition Kafka's Java clients and ours choose: murmur2 of the key.
+    """The partition that Kafka's Java clients and ours choose: murmur2 of the key.
 
-    Chosen here, as this producer's own partitioner is the caller's choice, and versions of one
-    schedule must meet in one partition. Source: org.apache.kafka.common.utils.Utils.murmur2.
+    All versions of a schedule must be in one partition, but the caller may have configured another
+    partitioner: so this producer chooses the partition itself. Source:
+    org.apache.kafka.common.utils.Utils.murmur2.
     """
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = 0x9747B28C ^ len(key)

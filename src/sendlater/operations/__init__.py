@@ -1,1 +1,1 @@
-"""What every door does with schedules, once: the client, REST and the command line call it."""
+"""Operations on schedules, shared by the client, REST and the command line."""

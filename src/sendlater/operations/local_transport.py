@@ -1,4 +1,4 @@
-"""How the client reaches an installation whose broker and store are within its reach."""
+"""The client's transport to an installation whose broker and store it can reach."""
 
 from collections.abc import Iterable
 from typing import NoReturn, cast
@@ -16,7 +16,7 @@ from sendlater.store.connection import answering
 
 
 class LocalTransport:
-    """See Transport. What Operations does, in the client's words."""
+    """See Transport. Calls Operations and converts its answers."""
 
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
         """Raises BadSettings, Unavailable."""
@@ -27,7 +27,7 @@ class LocalTransport:
         self.inbox = self.operations.inbox
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
-        """See Transport. Waits for Redis, where that is alone."""
+        """See Transport. With Redis alone it waits for Redis."""
         self.operations.send(schedule, done=done)
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
@@ -82,21 +82,21 @@ class LocalTransport:
 
 
 class BucketsTransport(LocalTransport):
-    """Kafka alone: schedules are sent like any other, and then nobody can find them."""
+    """Kafka alone: schedules are sent as usual, but cannot be looked up afterwards."""
 
     def forget(self, schedule_id: bytes) -> None:  # noqa: ARG002
-        """See Transport. Raises NotSupported, as everything does that needs a store."""
+        """See Transport. Raises NotSupported, as does every method that needs a store."""
         raise _not_in_buckets()
 
 
 class NoStore:
-    """Stands where the store would be: whoever asks it anything is told what to do instead."""
+    """Replaces the store: every call raises NotSupported, which says what to do instead."""
 
     def __init__(self) -> None:
         self.client = self
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _not_in_buckets()
@@ -105,20 +105,20 @@ class NoStore:
 def _not_in_buckets() -> NotSupported:
     return NotSupported(
         "this installation keeps its schedules in Kafka alone (pending = buckets): they can be "
-        "sent, but not looked up, listed, taken back or changed one by one. `sendlater stats` "
-        "shows what waits; docs/buckets.md tells what to do instead"
+        "sent, but not looked up, listed, cancelled or changed one by one. `sendlater stats` "
+        "shows what waits; docs/buckets.md says what to do instead"
     )
 
 
 def open_local(settings: Settings, *, redis_url: str) -> LocalTransport:
-    """The transport of an installation whose broker and store this process can reach."""
+    """Opens the transport for these settings."""
     if settings.pending == "buckets":
         return BucketsTransport(settings, redis_url="")
     return LocalTransport(settings, redis_url=redis_url)
 
 
 def open_pending(settings: Settings, redis_url: str) -> Pending:
-    """The store with as many shards as the space was laid out with, whatever the settings say."""
+    """The store, with the space's own number of shards rather than that in the settings."""
     if settings.pending == "buckets":
         return cast("Pending", NoStore())
     pending = Pending.open(redis_url, space=settings.space, shards=settings.shards)

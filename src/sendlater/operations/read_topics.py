@@ -1,4 +1,4 @@
-"""Reading topics for people: the last records, and those that come."""
+"""Reads topics for REST, the page and the command line: the last records, and new ones."""
 
 import threading
 import time
@@ -18,10 +18,10 @@ TOLD = {
     "event_id": names.EVENT_ID,
     "event_error": names.EVENT_ERROR,
 }
-"""What REST tells of a record by name, even to those who are not shown payloads; its headers."""
+"""Fields of a record in REST and their headers; shown even where payloads are hidden."""
 QUIET_READS_MAX = 20
-"""Empty reads, of 0.1 s each, after which a topic is taken to have nothing more: its last offsets
-may belong to records that are compacted away, or to marks of transactions."""
+"""Reading a topic ends after this many empty reads of 0.1 s each: its last offsets may belong to
+compacted records or to transaction markers."""
 
 
 def last_records(broker: Broker, topic: str, *, count_max: int) -> list[Arrived]:
@@ -50,8 +50,8 @@ def last_records(broker: Broker, topic: str, *, count_max: int) -> list[Arrived]
 def records_behind(
     broker: Broker, topic: str, *, starts: Mapping[int, int], count_max: int, wait_s: float
 ) -> tuple[list[Arrived], dict[int, int]]:
-    """Up to `count_max` records from positions on, as soon as there are any, and the positions
-    behind them. Raises BrokerUnavailable."""
+    """Up to `count_max` records from `starts` on, as soon as there are any, and the positions
+    after them. Raises BrokerUnavailable."""
     deadline = time.monotonic() + wait_s
     following = dict(starts)
     for some in broker.follow(topic, stop=threading.Event(), starts=starts):
@@ -65,7 +65,7 @@ def records_behind(
 def coming_records(
     broker: Broker, topic: str, *, stop: threading.Event, from_start: bool = False
 ) -> Iterator[list[Arrived]]:
-    """Records from now on, or from the start of what is kept, until `stop` is set."""
+    """New records, or all from the first one kept, until `stop` is set."""
     starts = None if from_start else broker.ends(topic)
     return broker.follow(topic, stop=stop, starts=starts)
 

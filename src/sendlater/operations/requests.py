@@ -1,7 +1,4 @@
-"""What a call of the client means, before anything is touched: bytes, times, pages. No I/O.
-
-`Transport` is what such a plan is handed to.
-"""
+"""Converts the client's arguments to plans (bytes, times, pages) for a `Transport`. No I/O."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +14,11 @@ from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
 
 DATETIME_MS_MAX = 253_402_300_799_999
-"""Last instant a Python datetime can tell (year 9999): handles show due times as datetimes."""
+"""Last instant of a Python datetime (year 9999): `Scheduled` shows due times as datetimes."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 AnyHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-"""Headers as callers give them: pairs (names may repeat) or a mapping; text is sent as UTF-8."""
+"""Headers from a caller: pairs (names may repeat) or a mapping; text is sent as UTF-8."""
 Delay = timedelta | float
 """A timedelta, or seconds."""
 
@@ -51,9 +48,9 @@ def plan_send(
     id: str | None = None,
     partition: int | None = None,
 ) -> Schedule:
-    """The schedule that `send_later` asks for; without an id it gets a new ULID.
+    """The schedule for the arguments of `send_later`; without an id it gets a new ULID.
 
-    Raises BadTime or BadRequest for what cannot be meant.
+    Raises BadTime or BadRequest for arguments that are not valid.
     """
     if id == "":
         raise BadRequest("id: expected text that is not empty, or None for a new one")
@@ -100,7 +97,7 @@ def due_ms(*, delay: Delay | None, at: datetime | None, now_ms: int) -> int:
 
 
 def to_datetime(due_ms: int) -> datetime:
-    """An instant in UTC; the last one there is where it lies beyond."""
+    """An instant in UTC, at most the last one of Python's datetime."""
     return EPOCH + timedelta(milliseconds=min(due_ms, DATETIME_MS_MAX))
 
 
@@ -123,7 +120,8 @@ def to_bytes(given: bytes | str | None, *, what: str) -> bytes | None:
 
 
 def to_headers(given: AnyHeaders) -> Headers:
-    """Pairs in order. Raises BadRequest for names that are no text and values that are no bytes."""
+    """Pairs in order. Raises BadRequest for a name that is not text, or a value that is neither
+    bytes nor text."""
     pairs: Any = given.items() if isinstance(given, Mapping) else given
     try:
         found = [(name, to_bytes(value, what=f"header {name}")) for name, value in pairs]
@@ -138,17 +136,17 @@ def to_headers(given: AnyHeaders) -> Headers:
 
 
 def new_id() -> str:
-    """An id that nobody else has, sorted by the time it was made."""
+    """A new unique id; ids sort by the time they were made."""
     return str(ULID())
 
 
 def to_id(text: str) -> bytes:
-    """An id as the store has it; `id_text` gives the text back, whatever the bytes."""
+    """An id as bytes, as in the store; `id_text` is the inverse."""
     return text.encode(errors="surrogateescape")
 
 
 def id_text(schedule_id: bytes) -> str:
-    """An id as text; bytes that are not UTF-8 come as surrogates."""
+    """An id as text; bytes that are not UTF-8 become surrogates."""
     return schedule_id.decode(errors="surrogateescape")
 
 
@@ -187,7 +185,7 @@ def plan_list(
 
 
 def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Schedule]]:
-    """Lists of at most `count_max`; where the iterable raises, those before come first."""
+    """Lists of at most `count_max`; if the iterable raises, the items before that come first."""
     chunk: list[Schedule] = []
     try:
         for schedule in schedules:
@@ -204,12 +202,12 @@ def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Sc
 
 
 def to_cursor(place: tuple[int, bytes]) -> str:
-    """Due time and id where a page ends, as text that means nothing to anybody else."""
+    """Due time and id of a page's end, as opaque text."""
     return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
 
 
 def from_cursor(cursor: str) -> tuple[int, bytes]:
-    """Due time and id of the schedule a cursor stands behind. Raises BadRequest."""
+    """Due time and id in a cursor. Raises BadRequest."""
     try:
         due, colon, schedule_id = base64.b64decode(
             cursor.encode(), altchars=b"-_", validate=True

@@ -1,11 +1,11 @@
-"""What every door does with schedules, the client as well as REST: write, change, take back, truly.
+"""Writes, changes and cancels schedules, for the client, REST and the command line.
 
-On Kafka a schedule goes through the inbox, and each change leaves a copy there, in the partition
-of the original, so that a store that goes back ends in the same state. On Redis alone a schedule
-goes straight into the store, which is as durable as a topic on the same Redis.
+On Kafka a schedule goes through the inbox. Each change also leaves a copy there, in the partition
+of the original, so that a store restored to an earlier state ends in the same state. On Redis alone
+a schedule goes directly into the store, which is as durable as a topic on the same Redis.
 
-The store answers. What stands on an inbox and has not been read yet is unknown to it, so every
-answer that must be true waits until intake has read what was there when the question came.
+Answers come from the store, which does not know records on an inbox that intake has not read. So
+changes first wait until intake has read everything that is on the inboxes at the time of the call.
 """
 
 import threading
@@ -28,21 +28,21 @@ from sendlater.store.codec import pack
 from sendlater.store.connection import answering
 
 ACK_S = 30.0
-"""Longest wait for the broker to take a record."""
+"""Longest wait for the broker to acknowledge a record."""
 CATCH_UP_S = 30.0
-"""Longest wait for intake to read what was sent before a question: a cold service takes long."""
+"""Longest wait for intake to read the inboxes: a service that has just started is slow."""
 CATCH_UP_PAUSE_S = 0.01
 REPLACED_COUNT_MAX = 5
-"""How often a schedule may be replaced between two looks before taking it back is given up."""
+"""Attempts to cancel a schedule that is replaced each time between look-up and cancellation."""
 DAY_MS = 86_400_000
 
 Placed = tuple[Record, int | None]
-"""A record for an inbox, and the partition it must go to, if any."""
+"""A record for an inbox, and its partition there, if it must be a certain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a change came to: the answer, and the schedule before and after it."""
+    """The result of a change: the answer, and the schedule before and after it."""
 
     answer: Answer
     before: Schedule | None = None
@@ -50,30 +50,27 @@ class Changed:
 
 
 class Operations:
-    """Safe to share between threads; its methods wait, except `send` where there is Kafka."""
+    """Safe to share between threads. Its methods block, except `send` on Kafka."""
 
     def __init__(
         self, settings: Settings, *, pending: Pending, broker: Broker, clock: Clock | None = None
     ) -> None:
-        """Raises BadSettings where no inbox takes what doors write."""
+        """Raises BadSettings if no inbox is in dialect `headers`."""
         self.settings, self.pending, self.broker = settings, pending, broker
         self.admin = Admin(pending)
         self.clock = clock or SystemClock()
         self.inboxes = [i.topic for i in settings.inboxes if i.dialect == "headers"]
         if not self.inboxes:
-            raise BadSettings("inboxes: doors need one in dialect 'headers', got none")
+            raise BadSettings("inboxes: expected one in dialect 'headers' to write to, got none")
         self.inbox = self.inboxes[0]
         self._own: dict[str, int] = {}
-        """Where on the inboxes lies behind all that this process has written."""
+        """Positions on the inboxes after the last record that this process has written."""
         self._lock = threading.Lock()
 
     # --- writing --------------------------------------------------------------------------------
 
     def checked(self, schedule: Schedule) -> Record:
-        """The record for the inbox; refuses at once what intake would reject later.
-
-        Raises BadRequest, BadTime.
-        """
+        """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
         self.check_due(schedule.due_ms)
         record = encode_headers(
             schedule.record, inbox=self.inbox, id=schedule.id, due_ms=schedule.due_ms
@@ -89,7 +86,7 @@ class Operations:
         return record
 
     def check_due(self, due_ms: int) -> None:
-        """Refuse, with BadTime, what intake would reject as too far away."""
+        """Raises BadTime if intake would reject the time as too far in the future."""
         if due_ms - self.clock.now_ms() > self.settings.max_delay_days * DAY_MS:
             raise BadTime(f"expected a time within {self.settings.max_delay_days} days")
 
@@ -98,8 +95,8 @@ class Operations:
         return self.settings.on_kafka and self.broker.has_room()
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
-        """Hand over one; `done` is told once it is safe. Raises BadRequest, BadTime, and on Redis
-        alone, where it waits, StoreUnavailable."""
+        """Send one schedule; `done` is called once it is safe. Raises BadRequest, BadTime. On Redis
+        alone it blocks, and also raises StoreUnavailable."""
         record = self.checked(schedule)
         if self.settings.on_kafka:
             self._hand_over(record, None, done)
@@ -108,15 +105,15 @@ class Operations:
             done(None)
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
-        """Hand over as they come, and wait for the last; how many. Raises Unavailable if any was
-        not taken, and whatever the iterable raises once those before have been taken."""
+        """Send all and wait for the last; returns their number. Raises Unavailable if any was not
+        accepted. If the iterable raises, the schedules before that are sent first."""
         count = 0
         if not self.settings.on_kafka:
             for chunk in chunks(map(self._passed, schedules), count_max=PARK_COUNT_MAX):
                 self._put(chunk)
                 count += len(chunk)
             return count
-        # What was sent before comes first: these go through a producer of their own.
+        # Earlier sends must come first on the inbox: those below use another producer.
         self.broker.flush()
         try:
             for schedule in schedules:
@@ -132,7 +129,7 @@ class Operations:
         return schedule
 
     def write(self, schedules: Sequence[Schedule]) -> list[Exception | None]:
-        """Hand over schedules that were checked; when it returns each is safe, or failed."""
+        """Send checked schedules; on return each one is safe or has its error in the list."""
         try:
             if self.settings.on_kafka:
                 return self._deliver([(self.checked(s), None) for s in schedules])
@@ -142,8 +139,8 @@ class Operations:
         return [None] * len(schedules)
 
     def _put(self, schedules: Sequence[Schedule]) -> None:
-        """Write to the store; behind what stands unread on the inbox, where something does: an
-        older version of one of them, read later, would win otherwise."""
+        """Write to the store, or to the inbox while intake has not read all of it: it could
+        otherwise read an older version later, which would replace the new one."""
         if self._behind(self._inbox_ends()):
             self._must_deliver([(self.checked(schedule), None) for schedule in schedules])
             return
@@ -169,7 +166,7 @@ class Operations:
         """Put records on the inbox and wait for the broker."""
         unheard = BrokerUnavailable(f"the broker has not answered within {ACK_S:g} s")
         outcome: list[Exception | None] = [unheard] * len(records)
-        # Another thread's flush may be what writes ours: only the acknowledgement counts.
+        # Another thread's flush may write our records: so wait for the acknowledgements.
         left = threading.Semaphore(0)
 
         def told(number: int) -> Done:
@@ -181,7 +178,7 @@ class Operations:
 
         for number, (record, partition) in enumerate(records):
             self._hand_over(record, partition, told(number))
-        with suppress(BrokerUnavailable):  # each record's outcome says so too
+        with suppress(BrokerUnavailable):  # each record's outcome has this error too
             self.broker.flush()
         deadline = time.monotonic() + ACK_S
         for _ in records:
@@ -197,8 +194,8 @@ class Operations:
     # --- changing -------------------------------------------------------------------------------
 
     def get(self, schedule_id: bytes) -> Schedule | None:
-        """Pending or claimed; shows at least what this process has written, and looks again at what
-        is not there, as it may be on the inbox still."""
+        """A pending or claimed schedule. Waits until intake has read what this process has
+        written; if the schedule is not found, waits for the whole inbox and looks again."""
         with self._lock:
             own = dict(self._own)
         self._wait_for(own)
@@ -210,12 +207,12 @@ class Operations:
         return found
 
     def cancel(self, schedule_id: bytes, *, version: str = "") -> Changed:
-        """Take a schedule back, if it is the version that was seen, or whichever it is."""
+        """Cancel a schedule: any version, or only `version` if given."""
         self.catch_up()
         for _ in range(REPLACED_COUNT_MAX):
             with answering():
                 before = self.pending.get(schedule_id)
-            # What is told, and can be undone, is what was cancelled.
+            # Cancel exactly this version: it is reported, and undo restores it.
             seen = version or (before.version if before is not None else "")
             answer = self.cancel_many([(schedule_id, seen)], [before])[0]
             if version or answer is not Answer.CHANGED:
@@ -225,7 +222,7 @@ class Operations:
     def cancel_many(
         self, ids: Sequence[tuple[bytes, str]], before: Sequence[Schedule | None]
     ) -> list[Answer]:
-        """Take many back, and let the inbox know; `before` tells where their records are."""
+        """Cancel many, in the store and on the inbox; `before` says where their records are."""
         answers = self.admin.cancel_many(ids)
         if self.settings.on_kafka:
             records = [
@@ -238,15 +235,15 @@ class Operations:
         return answers
 
     def forget(self, schedule_id: bytes) -> None:
-        """Take back without an answer: does not wait for intake, but comes behind what stands on
-        the inbox."""
+        """Cancel without an answer. Does not wait for intake, but takes effect after what is on the
+        inbox."""
         if self.settings.on_kafka or self._behind(self._inbox_ends()):
             self._must_deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
         else:
             self.admin.cancel(schedule_id)
 
     def move(self, schedule_id: bytes, *, due_ms: int, version: str = "") -> Changed:
-        """Give a schedule another due time, if it is the version that was seen.
+        """Give a schedule another due time: any version, or only `version` if given.
 
         Raises BadTime, Unavailable.
         """
@@ -254,7 +251,7 @@ class Operations:
         return self._move(Move(schedule_id, due_ms, version), copied=True)
 
     def deliver_now(self, schedule_id: bytes, *, version: str = "") -> Changed:
-        """Make a schedule due at once. The inbox need not know: once delivered it is delivered."""
+        """Make a schedule due at once. The inbox gets no copy: delivery follows immediately."""
         return self._move(Move(schedule_id, self.clock.now_ms(), version), copied=False)
 
     def _move(self, move: Move, *, copied: bool) -> Changed:
@@ -269,10 +266,10 @@ class Operations:
     def move_many(
         self, moves: Sequence[Move], *, copied: bool = True
     ) -> list[tuple[Answer, Schedule | None]]:
-        """Move many; on Kafka each change has a name, and a copy of it follows on the inbox, which
-        the store that has made it passes over.
+        """Give many another due time. On Kafka a copy of each change goes to the inbox; the id of
+        the change lets the store that made it ignore the copy.
 
-        Not `copied` are those that become due at once: they are gone before anybody reads it.
+        Changes to "due at once" are not `copied`: they are delivered before intake reads a copy.
         """
         if not (self.settings.on_kafka and copied):
             return self.admin.move_many(moves)
@@ -282,7 +279,7 @@ class Operations:
         for move, (_, after) in zip(named, answers, strict=True):
             if after is not None:
                 inbox, partition = self._home(after)
-                with suppress(BadRequest):  # written in a way that only its own dialect knows
+                with suppress(BadRequest):  # its own dialect allows it, dialect headers does not
                     record = encode_headers(
                         after.record,
                         inbox=inbox,
@@ -298,7 +295,7 @@ class Operations:
         self._must_deliver(records, otherwise="changed in the store, but not on the inbox: ")
 
     def _home(self, found: Schedule | None) -> tuple[str, int | None]:
-        """Where the versions of a schedule are: they must stay in order, so in one partition."""
+        """Inbox and partition of a schedule: one partition keeps its versions in order."""
         if found is None or found.origin is None or found.origin.topic not in self.inboxes:
             return self.inbox, None
         return found.origin.topic, found.origin.partition
@@ -306,12 +303,12 @@ class Operations:
     # --- the inbox ------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable when it
-        does not: an answer would not be true."""
+        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable if that
+        takes too long: the store's answer could be wrong."""
         self._wait_for(self._inbox_ends())
 
     def caught_up(self, *, within_s: float) -> set[str]:
-        """The same for those who look only: what intake has not read by then, empty if all is."""
+        """As `catch_up`, but returns the inbox partitions that intake has not read in time."""
         return self._left_of(self._inbox_ends(), within_s=within_s)
 
     def _wait_for(self, ends: dict[str, int]) -> None:
@@ -328,7 +325,7 @@ class Operations:
         return behind
 
     def _behind(self, ends: dict[str, int]) -> set[str]:
-        """Sources that intake has not read up to their ends."""
+        """Inbox partitions that intake has not read up to `ends`."""
         if not ends:
             return set()
         with answering():
@@ -344,7 +341,7 @@ class Operations:
         }
 
     def _remember(self, ends: dict[str, int]) -> None:
-        """What this process has written lies before these ends."""
+        """Note that this process has written up to `ends`."""
         with self._lock:
             for source, end in ends.items():
                 self._own[source] = max(self._own.get(source, 0), end)

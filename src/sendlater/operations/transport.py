@@ -1,4 +1,4 @@
-"""How a client reaches an installation: the face of its transports."""
+"""The interface of a client's transports to an installation."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -7,42 +7,42 @@ from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.requests import Query
 
 Done = Callable[[Exception | None], None]
-"""Called once, maybe in another thread: None, or why the schedule was not taken."""
+"""Called once, maybe in another thread: with None, or with why the schedule was not accepted."""
 
 
 class Transport(Protocol):
-    """What the client asks of an installation. Safe to share between threads."""
+    """The calls of a client to an installation. Safe to share between threads."""
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
-        """Hand over; raises BadRequest or BadTime at once for what would be rejected."""
+        """Send a schedule; raises BadRequest or BadTime at once if intake would reject it."""
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
-        """Hand over all and wait for the last; how many. Raises Unavailable if any was not taken,
-        and whatever the iterable raises once those before have been taken."""
+        """Send all and wait for the last; returns their number. Raises Unavailable if any was not
+        accepted. If the iterable raises, the schedules before that are sent first."""
 
     def ready(self) -> bool:
         """Whether `send` would return without waiting."""
 
     def cancel(self, schedule_id: bytes) -> Cancelled:
-        """Take back."""
+        """Cancel a schedule."""
 
     def forget(self, schedule_id: bytes) -> None:
-        """Take back, without an answer."""
+        """Cancel a schedule, without an answer."""
 
     def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
-        """Give another due time."""
+        """Give a schedule another due time."""
 
     def deliver_now(self, schedule_id: bytes) -> Moved:
-        """Make due at once."""
+        """Make a schedule due at once."""
 
     def get(self, schedule_id: bytes) -> Schedule | None:
-        """Pending or claimed, None otherwise."""
+        """A pending or claimed schedule, None otherwise."""
 
     def page(self, query: Query) -> tuple[list[Schedule], str | None]:
         """Pending schedules and where the next page starts, None after the last."""
 
     def flush(self) -> None:
-        """Wait until everything handed over was taken or refused."""
+        """Wait until everything sent was accepted or refused."""
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and disconnect."""

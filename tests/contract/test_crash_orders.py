@@ -223,6 +223,11 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
             shard.claim(batch, owner=owner, now_ms=9, count_max=9)
         batch = lane(pending, owner)
         assert shard.claim(batch, owner=owner, now_ms=9, count_max=9).ids == [b"a"]
+        # What was taken out of the batch, and not delivered, may be in it again.
+        pending.client.script_flush()
+        with pytest.raises(StoreWentBack, match="started anew"):
+            pending.settle(batch, owner=owner)
+        assert shard.claimed(batch).ids == [b"a"]
 
 
 def test_a_restart_is_noticed_although_nothing_was_lost_in_it(tmp_path):

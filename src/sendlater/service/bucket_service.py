@@ -19,7 +19,7 @@ from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.local.installation import Installation
-from sendlater.service.supervision import Loop, Worker
+from sendlater.service.supervision import WATCH_S, Loop, Worker
 from sendlater.spark.buckets.counts import group_of, prepared_of
 from sendlater.spark.buckets.crash_lookup import arrived
 from sendlater.spark.buckets.holding import Holding, Offsets, Standing
@@ -34,8 +34,6 @@ from sendlater.spark.session import start_session
 
 FIRST_PASS_S = 30.0
 """Longest that delivery waits for the first pass at a start; passes take a second or two."""
-WATCH_S = 0.1
-"""Pause between two looks at the workers."""
 
 _log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: 
     deadline = time.monotonic() + within_s
     lanes = [w for w in workers if w.lane is not None and w.query is not None]
     while lanes and time.monotonic() < deadline:
-        lanes = [worker for worker in lanes if not _settled(pending, worker)]
+        lanes = [worker for worker in lanes if not _settled(pending, worker, owner)]
         time.sleep(LOOK_PAUSE_S)
     for worker in lanes:
         _log.warning(
@@ -34,7 +34,7 @@ def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: 
         )
 
 
-def _settled(pending: Pending, worker: Worker) -> bool:
+def _settled(pending: Pending, worker: Worker, owner: int) -> bool:
     """Settle what Spark has committed of a draining lane; whether that was all of it.
 
     A stopping query never commits its last batch to the source, so it is done here.
@@ -55,5 +55,5 @@ def _settled(pending: Pending, worker: Worker) -> bool:
     committed = int(json.loads(progress.sources[0].endOffset)["batch"])
     for batch in mine:
         if batch.order <= committed:
-            pending.settle(batch)
+            pending.settle(batch, owner=owner)
     return max(batch.order for batch in mine) <= committed

@@ -33,11 +33,6 @@ from sendlater.store import Pending
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import hold
 
-WATCH_S = 0.1
-"""Pause between two looks at the queries."""
-STORE_WATCH_S = 1.0
-"""Pause between two looks at whether the store went back or was taken over."""
-
 _log = structlog.get_logger()
 
 

@@ -13,23 +13,18 @@ from sendlater.brokers.own_topics import own_kafka_topics, own_redis_topics
 from sendlater.brokers.redis import RedisBroker, open_topics
 from sendlater.errors import NotSupported
 from sendlater.service.graceful_stop import drain
-from sendlater.service.supervision import Worker
-from sendlater.service.takeover import Takeover
+from sendlater.service.store_watch import StoreWatch
+from sendlater.service.supervision import STORE_WATCH_S, WATCH_S, Worker
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
 from sendlater.spark.warm_up import warm_up
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy
 
-WATCH_S = 0.1
-"""Pause between two looks at the queries."""
-STORE_WATCH_S = 1.0
-"""Pause between two looks at whether the store went back or was taken over."""
-
 _log = structlog.get_logger()
 
 
-class Service(Takeover):
+class Service(StoreWatch):
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
 
     def start(

@@ -19,6 +19,10 @@ HEALTHY_S = 30.0
 """A query that ran this long has its restart delay forgotten."""
 FIRST_BATCH_S = 30.0
 """Longest that a start waits for the first batch of a query; it takes a few seconds."""
+WATCH_S = 0.1
+"""Pause between two looks at the queries."""
+STORE_WATCH_S = 1.0
+"""Pause between two looks at whether the store went back or was taken over."""
 FIRST_BATCH_WATCH_S = 0.1
 """Pause between two looks at whether it is over."""
 LOOP_STOP_S = 60.0

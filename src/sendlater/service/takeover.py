@@ -9,9 +9,9 @@ import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.brokers.own_topics import inbox_ends
-from sendlater.clock import SystemClock
-from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.errors import StoreUnavailable, StoreWentBack
 from sendlater.service.queries import Queries
+from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.targets import Targets
 from sendlater.spark.intake.query import (
@@ -20,15 +20,8 @@ from sendlater.spark.intake.query import (
 from sendlater.spark.intake.watermark import Inboxes, Watermark
 from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
-from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
 from sendlater.spark.journal.standing import Ends
-from sendlater.store import Admin
 from sendlater.store.rebuild import JournalCopy, hold
-
-WATCH_S = 0.1
-"""Pause between two looks at the queries."""
-STORE_WATCH_S = 1.0
-"""Pause between two looks at whether the store went back or was taken over."""
 
 _log = structlog.get_logger()
 
@@ -136,15 +129,6 @@ class Takeover(Queries):
                 raise StoreWentBack("it was lost before intake had caught up")
             self._look_after(intake, time.monotonic())
 
-    def _take_over_again(self, stop: threading.Event) -> None:
-        """The store has lost what it knew: end everything that works from it, and begin anew."""
-        self._lost = True
-        self._end_queries()
-        # What lanes have handed to the producer must be on its topics before these are read.
-        stop.wait(self.settings.recovery_pause_ms / 1_000)
-        self._take_over(stop)
-        self._lost = False
-
     def _store_is_lost(self) -> bool:
         """Whether it has forgotten its owner, or is no copy of the journals (any more)."""
         # One shard of several may have come back without it.
@@ -153,36 +137,3 @@ class Takeover(Queries):
             return False
         _log.error("the store has lost what it knew" if forgotten else "the store is to be rebuilt")
         return True
-
-    def _beat(self) -> None:
-        """Tell the page that this service lives, and which of its queries run."""
-        running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
-        Admin(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})
-
-    def _look_after_store(self, stop: threading.Event) -> None:
-        """Notice a takeover, and a store that came back empty or older than it was."""
-        self._require_owner()
-        settings = self.settings
-        try:
-            self._beat()
-            self._commit_copies()
-            if self._lost or self._store_is_lost():
-                self._take_over_again(stop)
-                return
-            if settings.journals:
-                rescue_overtaken(settings, self.pending)
-                bury_surplus(settings, self.pending)
-            anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
-            self._lost = not anew.isdisjoint(settings.journals)
-            seen = self.pending.positions()
-        except Exception as error:
-            if isinstance(error, Fenced):
-                # Either a newer owner is there, or the store has forgotten this one once more.
-                self._require_owner()
-            _log.warning("the store is not usable", cause=str(error)[:500])
-            return
-        back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
-        self._seen = seen
-        if back or anew:
-            _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
-            self._read_again()

@@ -120,7 +120,7 @@ class Pending:
         """
         run = self._begin(f"lane:{lane}", owner=owner)
         for shard in self.shards:
-            shard.arm(f"{self.space}/{owner}/{lane}/{run}")
+            shard.arm(self._armed_as(lane, run, owner=owner))
             for name, of_lane in shard.batches().items():
                 if of_lane == lane:
                     shard.release(name, owner=owner)
@@ -132,9 +132,16 @@ class Pending:
             for name in shard.batches():
                 shard.release(name, owner=owner)
 
-    def settle(self, batch: Batch) -> int:
-        """Settle a batch on every shard; how many schedules were delivered."""
-        return sum(shard.settle(batch.name) for shard in self.shards)
+    def settle(self, batch: Batch, *, owner: int | None = None) -> int:
+        """Settle a batch on every shard; how many schedules were delivered.
+
+        With its owner only on servers that the batch's run began on: raises StoreWentBack.
+        """
+        armed_as = "" if owner is None else self._armed_as(batch.lane, batch.run, owner=owner)
+        return sum(shard.settle(batch.name, armed_as=armed_as) for shard in self.shards)
+
+    def _armed_as(self, lane: int, run: int, *, owner: int) -> str:
+        return f"{self.space}/{owner}/{lane}/{run}"
 
     def drain(self, *, owner: int) -> None:
         """Ask this owner's tasks to claim nothing more and end their batches."""

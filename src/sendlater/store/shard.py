@@ -170,8 +170,10 @@ class Shard:
         return Claim([], [], next_due_ms=int(float(got)) if got else None)
 
     def arm(self, name: str) -> None:
-        """Let claims under this name pass, until the server is started anew."""
+        """Let claims and settling under this name pass, until the server is started anew."""
         script("claim").armed(name).arm(self.client, **self._refused_claim())
+        nothing = {"batch": self._batch_key(""), "name": ""}
+        script("settle").armed(name).arm(self.client, **self._keys("state", "batches"), **nothing)
 
     def is_armed(self, name: str) -> bool:
         """Whether the server is still the one that was armed."""
@@ -206,13 +208,14 @@ class Shard:
         ordered = sorted(standing, key=lambda row: row[1][:9])
         return Claim([i for i, _ in ordered], [p for _, p in ordered])
 
-    def settle(self, name: str) -> int:
-        """Drop a delivered batch; how many schedules it held."""
-        count: int = script("settle")(
-            self.client,
-            **self._keys("state", "batches"),
-            batch=self._batch_key(name),
-            name=name,
+    def settle(self, name: str, *, armed_as: str = "") -> int:
+        """Drop a delivered batch; how many schedules were in it. Harmless to repeat.
+
+        Raises StoreWentBack where the server is not the one that was armed under a name.
+        """
+        settle = script("settle").armed(armed_as) if armed_as else script("settle")
+        count: int = settle(
+            self.client, **self._keys("state", "batches"), batch=self._batch_key(name), name=name
         )
         return count
 

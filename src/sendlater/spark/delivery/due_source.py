@@ -69,7 +69,8 @@ class DueReader(DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch, so the broker has every row: settle it."""
         lane = self.lane
-        self._pending().settle(Batch(lane.lane, lane.run, end["end_ms"], end["batch"]))
+        batch = Batch(lane.lane, lane.run, end["end_ms"], end["batch"])
+        self._pending().settle(batch, owner=lane.owner)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""

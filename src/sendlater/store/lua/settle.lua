@@ -7,7 +7,12 @@
 --
 -- Harmless to repeat, and from an older owner: the batch is either still there, and delivered,
 -- or has been released, and then there is nothing to drop. Nothing is claimed into it any more.
+-- A server that was started anew refuses (see scripts.py): it may have forgotten that rows were taken
+-- out of the batch, and those have not been delivered.
 
+if name == '' then
+    return redis.error_reply('ENDED no batch')
+end
 local count = redis.call('HLEN', batch)
 redis.call('UNLINK', batch)
 redis.call('HDEL', batches, name)

@@ -1,0 +1,59 @@
+"""Watching the store: another owner, a store that went back or was emptied, inboxes made anew."""
+
+import threading
+
+import structlog
+
+from sendlater.clock import SystemClock
+from sendlater.errors import Fenced
+from sendlater.service.takeover import Takeover
+from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
+from sendlater.store import Admin
+
+_log = structlog.get_logger()
+
+
+class StoreWatch(Takeover):
+    """Looks after the store once a second, and takes over again when it has lost what it knew."""
+
+    def _take_over_again(self, stop: threading.Event) -> None:
+        """The store has lost what it knew: end everything that works from it, and begin anew."""
+        self._lost = True
+        self._end_queries()
+        # What lanes have handed to the producer must be on its topics before these are read.
+        stop.wait(self.settings.recovery_pause_ms / 1_000)
+        self._take_over(stop)
+        self._lost = False
+
+    def _look_after_store(self, stop: threading.Event) -> None:
+        """Notice a takeover, and a store that came back empty or older than it was."""
+        self._require_owner()
+        settings = self.settings
+        try:
+            self._beat()
+            self._commit_copies()
+            if self._lost or self._store_is_lost():
+                self._take_over_again(stop)
+                return
+            if settings.journals:
+                rescue_overtaken(settings, self.pending)
+                bury_surplus(settings, self.pending)
+            anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
+            self._lost = not anew.isdisjoint(settings.journals)
+            seen = self.pending.positions()
+        except Exception as error:
+            if isinstance(error, Fenced):
+                # Either a newer owner is there, or the store has forgotten this one once more.
+                self._require_owner()
+            _log.warning("the store is not usable", cause=str(error)[:500])
+            return
+        back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
+        self._seen = seen
+        if back or anew:
+            _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
+            self._read_again()
+
+    def _beat(self) -> None:
+        """Tell the page that this service lives, and which of its queries run."""
+        running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
+        Admin(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})

@@ -13,6 +13,7 @@ from hashlib import blake2b
 import structlog
 from structlog.typing import EventDict, Processor
 
+from sendlater.addresses import host_and_port
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.limits import GELF_BYTES_MAX, LOG_KINDS_MAX, LOG_REPEAT_MS
@@ -102,8 +103,7 @@ class _Graylog:
     """Sends each event as GELF 1.1 over UDP, one compressed datagram; what does not fit is cut."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._to = (host.strip("[]"), int(port))
+        self._to = host_and_port(address, setting="graylog", default="localhost")
         self._host = socket.gethostname()
 
     def __call__(self, _logger: object, level: str, event: EventDict) -> EventDict:

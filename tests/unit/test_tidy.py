@@ -8,7 +8,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "sendlater"
-GROUND = ("model", "errors", "clock", "limits", "config", "config_file", "config_secrets", "logs")
+GROUND = (
+    "addresses",
+    "model",
+    "errors",
+    "clock",
+    "limits",
+    "config",
+    "config_file",
+    "config_secrets",
+    "logs",
+)
 WIDE = ("spark",)
 """Rooms whose folders are rooms of their own."""
 ONLY_HERE = {

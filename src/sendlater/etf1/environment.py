@@ -92,11 +92,3 @@ def _section(parent: Any, name: str, known: set[str]) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise BadSettings(f"CONFIGURATION_FILE: {name}: expected a map, got {section!r}")
     return section
-
-
-def address(text: str) -> tuple[str, int]:
-    """Host and port of an address as etf1 writes it, `host:port` or `:port`. Raises BadSettings."""
-    host, _, port = text.rpartition(":")
-    if not port.isdigit():
-        raise BadSettings(f"expected an address like :8000, got {text!r}")
-    return host.strip("[]") or "0.0.0.0", int(port)

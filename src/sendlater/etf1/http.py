@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
+from sendlater.addresses import host_and_port
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
-from sendlater.etf1.environment import address
 from sendlater.etf1.events import Events
 from sendlater.etf1.mini import Mini
 from sendlater.etf1.probe import LIVENESS_TIMEOUT_S, Probe
@@ -39,12 +39,13 @@ class Etf1Server:
         self._probe = None if isinstance(pending, Mini) else Probe(settings)
         self._servers: list[Any] = []
         # As with etf1, an address that is taken costs that server and not the scheduler.
-        for start, told in (
-            (self._serve, self.server_address),
-            (self._serve_metrics, environment.get("METRICS_ADDR", ":8001")),
+        for start, setting, told in (
+            (self._serve, "SERVER_ADDR", self.server_address),
+            (self._serve_metrics, "METRICS_ADDR", environment.get("METRICS_ADDR", ":8001")),
         ):
             try:
-                self._servers.append(start(*address(told)))
+                host, port = host_and_port(told, setting=setting, default="0.0.0.0")
+                self._servers.append(start(host, port))
             except OSError as error:
                 _log.error("cannot serve", address=told, cause=str(error))
 

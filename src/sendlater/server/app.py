@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
+from sendlater.addresses import host_and_port
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX
@@ -34,16 +35,13 @@ SHORT_CUT = ("http", "POST", "/v1/schedules")
 
 def address_of(settings: Settings) -> tuple[str, int]:
     """Host and port of http_addr. Raises BadSettings, also for an open door without tokens."""
-    host, colon, port = settings.http_addr.rpartition(":")
-    host = host.strip("[]") or LOOPBACK[0]
-    if not colon or not port.isdigit() or int(port) > 65_535:
-        raise BadSettings(f"http_addr: expected host:port, got {settings.http_addr!r}")
+    host, port = host_and_port(settings.http_addr, setting="http_addr", default=LOOPBACK[0])
     if host not in LOOPBACK and settings.http_tokens is None:
         raise BadSettings(
             f"http_addr: {host} can be reached from other machines: expected http_tokens too "
             "(see `sendlater token`), or 127.0.0.1"
         )
-    return host, int(port)
+    return host, port
 
 
 def make_app(settings: Settings, *, redis_url: str) -> "Headers":

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from sendlater.addresses import host_and_port
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.redis import open_topics
 from sendlater.clock import Clock, SystemClock
@@ -206,14 +207,12 @@ class MetricsServer:
 
     def __init__(self, address: str, collector: Collector) -> None:
         """Raises BadSettings for an address that cannot be used."""
-        host, _, port = address.rpartition(":")
+        host, port = host_and_port(address, setting="metrics_addr", default="0.0.0.0")
         registry = CollectorRegistry()
         registry.register(collector)
         try:
-            self._server, self._thread = start_http_server(
-                int(port), host or "0.0.0.0", registry=registry
-            )
-        except (OSError, ValueError) as error:
+            self._server, self._thread = start_http_server(port, host, registry=registry)
+        except OSError as error:
             raise BadSettings(f"metrics_addr: cannot listen on {address!r}: {error}") from error
 
     @property

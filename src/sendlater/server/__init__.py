@@ -1,1 +1,1 @@
-"""REST and the page: a process of its own that asks the store and writes to the inbox."""
+"""REST and the page: a separate process that reads the store and writes to the inbox."""

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, errors, who may pass, limits."""
+"""The ASGI application: routes, errors, authentication, limits."""
 
 import threading
 import time
@@ -34,7 +34,8 @@ SHORT_CUT = ("http", "POST", "/v1/schedules")
 
 
 def address_of(settings: Settings) -> tuple[str, int]:
-    """Host and port of http_addr. Raises BadSettings, also for an open door without tokens."""
+    """Host and port of http_addr. Raises BadSettings, also if other machines can reach it and there
+    are no tokens."""
     host, port = host_and_port(settings.http_addr, setting="http_addr", default=LOOPBACK[0])
     if host not in LOOPBACK and settings.http_tokens is None:
         raise BadSettings(
@@ -45,7 +46,7 @@ def address_of(settings: Settings) -> tuple[str, int]:
 
 
 def make_app(settings: Settings, *, redis_url: str) -> "Headers":
-    """The whole application; its threads run between startup and shutdown.
+    """The whole application; its threads run from startup to shutdown.
 
     Raises BadSettings, Unavailable.
     """
@@ -87,7 +88,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
 
 
 class Headers:
-    """Adds the headers every answer has, unless a route has said otherwise."""
+    """Adds the security headers to every response, unless the route has set them."""
 
     def __init__(self, app: ASGIApp, *, server_state: ServerState) -> None:
         self.app, self.server_state = app, server_state
@@ -108,7 +109,7 @@ class Headers:
 
 
 class Bounded:
-    """Refuses bodies larger than BODY_BYTES_MAX, declared or found, and catches what nobody did."""
+    """Refuses request bodies larger than BODY_BYTES_MAX, by Content-Length or by actual size."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -137,14 +138,14 @@ class Bounded:
 
 
 class ShortCut:
-    """Takes POST /v1/schedules past the framework, which would need half of the time for the one
-    request that is made thousands of times a second. Its route is there for the documents."""
+    """Handles POST /v1/schedules without the framework, which would take half of the time. This
+    request comes thousands of times a second. Its route exists for the OpenAPI document."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer it, or pass through."""
+        """Handle the request, or pass it through."""
         if (scope["type"], scope.get("method"), scope.get("path")) != SHORT_CUT:
             await self.app(scope, receive, send)
             return

@@ -1,7 +1,7 @@
-"""Who may do what: tokens in a file, roles, sessions of the page, requests from other sites.
+"""Authorisation: tokens in a file, roles, sessions of the page, requests from other sites.
 
 The tokens file has a line for each token: name, role (read, write, admin) and the SHA-256 of the
-token in hexadecimal. A token is 32 random bytes, so that a fast digest is enough to hide it.
+token in hexadecimal. A token is 32 random bytes, so a fast digest is enough to protect it.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ SESSION_S = 12 * 3_600
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/sign-out", "/static/")
-"""What needs no token."""
+"""Paths that need no token."""
 TOKEN_BYTES = 32
 _LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64})\s+(read|write|admin)\s+([0-9a-f]{64})")
 
 
 class Role(IntEnum):
-    """Each may do what those before it may."""
+    """Each role includes the roles before it."""
 
     READ = 1
     WRITE = 2
@@ -41,7 +41,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is asking; `by_cookie` when a browser says so by itself."""
+    """Who sends a request; `by_cookie`: the browser attached the identity by itself."""
 
     name: str
     role: Role
@@ -49,7 +49,7 @@ class Identity:
 
 
 EVERYBODY = Identity("local", Role.ADMIN, by_cookie=True)
-"""Whoever is on this machine, where no tokens are asked for."""
+"""The identity of every request if no tokens are configured."""
 
 
 def new_token(name: str, role: str) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def new_token(name: str, role: str) -> tuple[str, str]:
 
 
 class Tokens:
-    """The tokens file, read again when it has changed."""
+    """The tokens file; it is read again when it changes."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises BadSettings when it cannot be read."""
@@ -79,7 +79,7 @@ class Tokens:
         return self._path is not None
 
     def find(self, token: str) -> Identity | None:
-        """Whose token it is."""
+        """The owner of a token."""
         self._refresh()
         return self._known.get(_digest(token))
 
@@ -91,7 +91,7 @@ class Tokens:
         return f"{body}.{self._sign(body)}"
 
     def of_session(self, cookie: str, *, now_s: int) -> Identity | None:
-        """Whose session it is, while it lasts and its token is in the file."""
+        """The owner of a session; None once it has expired or its token is not in the file."""
         body, _, signature = cookie.rpartition(".")
         digest, _, until = body.partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
@@ -111,7 +111,7 @@ class Tokens:
         try:
             changed = self._path.stat().st_mtime_ns != self._stamp
         except OSError:
-            return  # what was read last stays in force
+            return  # keep the tokens read last
         if changed:
             self._read(self._path)
 
@@ -139,13 +139,13 @@ def _digest(token: str) -> str:
 
 
 class Gate:
-    """Lets requests through that may pass, and says who asks in `scope["who"]`."""
+    """Lets authorised requests through, with the sender's identity in `scope["who"]`."""
 
     def __init__(self, app: ASGIApp, *, tokens: Tokens, clock_s: Any, loopback: bool) -> None:
         self.app, self.tokens, self.clock_s, self.loopback = app, tokens, clock_s, loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuses with 401 or 403, or hands on."""
+        """Refuse with 401 or 403, or pass the request on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -164,7 +164,7 @@ class Gate:
 
     def _who(self, path: str, headers: dict[bytes, str]) -> Identity | None:
         if not self.tokens.asked:
-            # A page elsewhere may give its own name our address (DNS rebinding).
+            # DNS rebinding: another site can point its own host name to our address.
             if self.loopback and _host(headers.get(b"host", "localhost")) not in LOOPBACK:
                 raise Problem(403, f"expected one of {LOOPBACK} as host, as there are no tokens")
             return EVERYBODY
@@ -184,7 +184,7 @@ class Gate:
 
 
 def require(scope: Any, role: Role) -> Identity:
-    """Who asks, if they may. Raises Problem 403."""
+    """The sender's identity. Raises Problem 403 if its role is too low."""
     who: Identity | None = scope.get("who")
     if who is None or who.role < role:
         has = who.role.name.lower() if who else "none"
@@ -193,9 +193,9 @@ def require(scope: Any, role: Role) -> Identity:
 
 
 def _require_same_site(who: Identity | None, headers: dict[bytes, str]) -> None:
-    """Browsers add cookies to requests that other sites make: such a one must come from our page.
+    """Refuses requests by cookie that another site made: they must come from our own page.
 
-    `Sec-Fetch-Site` cannot be set by scripts; where a browser sends none, `Origin` must be us.
+    Scripts cannot set `Sec-Fetch-Site`; if a browser does not send it, `Origin` must be ours.
     """
     if who is not None and not who.by_cookie:
         return

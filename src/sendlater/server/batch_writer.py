@@ -1,4 +1,4 @@
-"""Schedules of many requests: written together, and answered together."""
+"""Writes the schedules of many requests together, and answers the requests together."""
 
 import asyncio
 import threading
@@ -10,11 +10,11 @@ from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done
 
 GATHER_S = 0.002
-"""Pause after a lot: each costs five round trips to Redis, so a thousand a second are too many."""
+"""Pause after a batch: each costs five round trips to Redis; 1,000 a second would be too many."""
 
 
 class LoopWaker:
-    """Brings answers from other threads into a loop: however many come at once, it wakes once."""
+    """Passes answers from other threads to an event loop, which wakes once for many answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -22,17 +22,17 @@ class LoopWaker:
         self._rung = False
 
     def ring(self, future: "asyncio.Future[None]", error: Exception | None) -> None:
-        """Resolve `future` soon; from any thread."""
+        """Resolve `future` soon; may be called from any thread."""
         self._answers.append((future, error))
-        if not self._rung:  # by two threads at the worst, which does no harm
+        if not self._rung:  # a race between two threads only wakes the loop twice
             self._rung = True
             self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        self._rung = False  # first: what comes from now on rings again
+        self._rung = False  # first, so that later answers wake the loop again
         while self._answers:
             future, error = self._answers.popleft()
-            if future.done():  # its client has gone
+            if future.done():  # its client has disconnected
                 continue
             if error is None:
                 future.set_result(None)
@@ -41,9 +41,9 @@ class LoopWaker:
 
 
 class Writer:
-    """Gathers schedules of many requests and writes them together, in a thread of its own.
+    """Collects schedules of many requests and writes them in batches, in its own thread.
 
-    While one lot is on its way the next one gathers, so that a wait for Redis is shared.
+    While one batch is being written the next one is collected: many requests share a round trip.
     """
 
     LOT_COUNT_MAX = 2_000
@@ -57,7 +57,7 @@ class Writer:
         self._thread.start()
 
     def put(self, schedule: Schedule, *, done: Done) -> None:
-        """Hand over a checked schedule; `done` is told later, in another thread."""
+        """Add a checked schedule; `done` is called later, in another thread."""
         with self._changed:
             self._waiting.append((schedule, done))
             self._changed.notify()
@@ -76,7 +76,7 @@ class Writer:
             time.sleep(GATHER_S)
 
     def close(self) -> None:
-        """Write what has gathered, then end."""
+        """Write what has been collected, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""Changes of many schedules at once, the audit trail, and undoing."""
+"""Changes of many schedules at once, the audit trail, and undo."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,15 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a bulk change does: `action` cancel, deliver-now, shift, spread or move."""
+    """A bulk change: `action` is cancel, deliver-now, shift, spread or move."""
 
     action: str
     by_ms: int = 0
     to_ms: int = 0
 
     def due_ms(self, schedule: Schedule, rank: int, *, of: int, first_ms: int, now_ms: int) -> int:
-        """The new due time of the `rank`-th of so many, the first of which is due at first_ms.
+        """The new due time of the `rank`-th of `of` schedules, the first of which is due at
+        `first_ms`.
 
         >>> from sendlater.model import Record
         >>> one = Schedule(id=b"a", due_ms=5_000, record=Record(topic="t", value=b""))
@@ -50,7 +51,7 @@ class Plan:
 
 
 class Bulk:
-    """Bulk changes in chunks, each of which holds the store only briefly."""
+    """Makes bulk changes in chunks, so that each blocks the store only briefly."""
 
     def __init__(
         self, operations: Operations, audit: AuditTrail, *, clock: Clock, undo_hours: int
@@ -61,23 +62,36 @@ class Bulk:
     def run(
         self, who: str, plan: Plan, wanted: Filter | Sequence[bytes], *, what: Any, dry_run: bool
     ) -> dict[str, Any]:
-        """Count, or change and say what came of it. Raises Problem 422 for too many."""
+        """Count, or change and return the result. Raises Problem 422 for too many schedules."""
         self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
-            # However many there are: a count needs no look at them.
+            # No limit here: the store counts a range without reading the schedules.
             count = self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms)
             return _result(count, Counter(), dry_run=True, audit_id=None)
         found, missing = self._find(wanted)
         if dry_run:
             return _result(len(found) + missing, Counter(), dry_run=True, audit_id=None)
+        self._check_due(plan, found)
+        entry = self._entry(who, plan.action, what)
+        answers = self._change(entry, plan, found)
+        changed = answers[Answer.CANCELLED] + answers[Answer.MOVED]
+        self._audit.write(replace(entry, count=changed))
+        if missing:
+            answers[Answer.UNKNOWN.value] += missing
+        return _result(len(found) + missing, answers, dry_run=False, audit_id=entry.id)
+
+    def _check_due(self, plan: Plan, found: Sequence[Schedule]) -> None:
+        """Refuse, with BadTime, due times that are too far away."""
         if plan.action == "move":
             self._operations.check_due(plan.to_ms)
         elif plan.action == "shift" and found:
             self._operations.check_due(found[-1].due_ms + plan.by_ms)
         elif plan.action == "spread" and found:
             self._operations.check_due(found[0].due_ms + plan.by_ms)
-        entry = self._entry(who, plan.action, what)
-        answers: Counter[str] = Counter({Answer.UNKNOWN.value: missing} if missing else {})
+
+    def _change(self, entry: Entry, plan: Plan, found: Sequence[Schedule]) -> Counter[str]:
+        """Change schedules in due order, some at a time; the answers, counted."""
+        answers: Counter[str] = Counter()
         now_ms = self._clock.now_ms()
         first_ms = found[0].due_ms if found else 0
         ranked = enumerate(found)
@@ -93,12 +107,10 @@ class Bulk:
                     for n, one in chunk
                 ]
                 answers += self._move(entry, moves, copied=plan.action != "deliver-now")
-        changed = answers[Answer.CANCELLED] + answers[Answer.MOVED]
-        self._audit.write(replace(entry, count=changed))
-        return _result(len(found) + missing, answers, dry_run=False, audit_id=entry.id)
+        return answers
 
     def _find(self, wanted: Filter | Sequence[bytes]) -> tuple[list[Schedule], int]:
-        """The schedules meant, in due order, and how many ids there are none for."""
+        """The selected schedules in due order, and how many ids were not found."""
         if not isinstance(wanted, Filter):
             if len(wanted) > BULK_IDS_MAX:
                 raise Problem(422, f"ids: expected at most {BULK_IDS_MAX}, got {len(wanted)}")
@@ -146,7 +158,7 @@ class Bulk:
         return Counter(answer.value for answer, _ in got)
 
     def note_one(self, who: str, action: str, changed: Changed) -> None:
-        """Put the change of one schedule into the audit trail."""
+        """Add the change of one schedule to the audit trail."""
         before = changed.before
         assert before is not None
         what = {"id": before.id.decode(errors="replace"), "topic": before.record.topic}
@@ -157,7 +169,7 @@ class Bulk:
         self._audit.write(entry)
 
     def note(self, who: str, action: str, what: Any, *, count: int) -> None:
-        """Put something into the audit trail that cannot be undone."""
+        """Add an action that cannot be undone to the audit trail."""
         entry = self._entry(who, action, what)
         self._audit.write(replace(entry, count=count, undo_until_ms=0))
 
@@ -175,9 +187,9 @@ class Bulk:
     # --- undoing --------------------------------------------------------------------------------
 
     def undo(self, who: str, entry_id: str) -> dict[str, Any]:
-        """Bring back what was cancelled, move back what was moved, unless changed since.
+        """Schedule again what was cancelled, and move back what was moved, unless changed since.
 
-        A time that has passed meanwhile means now. Raises Problem 404 where nothing can be undone.
+        A due time that has passed means now. Raises Problem 404 if nothing can be undone.
         """
         self._operations.catch_up()
         answers: Counter[str] = Counter()
@@ -187,7 +199,7 @@ class Bulk:
             answers += self._restore([u for u in chunk if u.packed is not None])
             answers += self._move_back([u for u in chunk if u.packed is None])
         if not matched:
-            raise Problem(404, "nothing to undo: never, no more, or undone already")
+            raise Problem(404, "nothing to undo: not undoable, expired, or already undone")
         changed = answers["restored"] + answers[Answer.MOVED]
         entry = replace(self._entry(who, "undo", {"of": entry_id}), count=changed, undo_until_ms=0)
         self._audit.write(entry)
@@ -200,7 +212,7 @@ class Bulk:
         }
 
     def _restore(self, undos: list[Undo]) -> Counter[str]:
-        """Schedule anew what was cancelled, unless its id is in use again."""
+        """Schedule again what was cancelled, unless the id is in use again."""
         now_ms, again, answers = self._clock.now_ms(), [], Counter[str]()
         there = self._operations.admin.get_many([undo.id for undo in undos])
         for undo, stands in zip(undos, there, strict=True):
@@ -225,7 +237,7 @@ class Bulk:
         return answers + Counter(answer.value for answer, _ in self._operations.move_many(moves))
 
     def trail(self, *, first: int, count: int) -> Iterator[dict[str, Any]]:
-        """The audit trail, latest first."""
+        """Entries of the audit trail, latest first."""
         for entry, can_undo in self._audit.trail(first=first, count=count):
             yield {
                 "id": entry.id,
@@ -252,7 +264,7 @@ def _result(
 
 
 def plan_move(given: Any, *, now_ms: int) -> Plan:
-    """What a BulkMove asks for. Raises BadRequest, BadTime."""
+    """The plan of a BulkMove. Raises BadRequest, BadTime."""
     from sendlater.server.json_shapes import When, delay_ms, span_ms
 
     forms = (given.shift, given.spread, given.due_at, given.due_ms, given.delay)

@@ -1,4 +1,4 @@
-"""JSON in and out: what a request means, and how a schedule is shown."""
+"""Decodes the JSON of requests, and shows schedules as JSON."""
 
 import base64
 import binascii
@@ -19,12 +19,12 @@ from sendlater.server.problems import Problem
 from sendlater.store import Filter
 
 DATETIME_MS_MAX = 253_402_300_799_999
-"""Last instant that RFC 3339 can tell (year 9999)."""
+"""Last instant of RFC 3339 (year 9999)."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
-    """A header whose value may be bytes that are no text."""
+    """A header whose value may be bytes that are not text."""
 
     name: str
     value: str | None = None
@@ -32,14 +32,14 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class When(msgspec.Struct, forbid_unknown_fields=True):
-    """A due time: exactly one of its three forms."""
+    """A due time in exactly one of three forms."""
 
     due_at: str | None = None
     due_ms: int | float | None = None
     delay: int | float | str | None = None
 
     def resolve(self, *, now_ms: int) -> int:
-        """Milliseconds since 1970; the past means now. Raises BadTime."""
+        """Milliseconds since 1970; a time in the past means now. Raises BadTime."""
         given = (self.due_at, self.due_ms, self.delay)
         if sum(one is not None for one in given) != 1:
             raise BadTime("expected exactly one of due_at, due_ms and delay")
@@ -58,7 +58,7 @@ class When(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
-    """What POST /v1/schedules takes."""
+    """The body of POST /v1/schedules."""
 
     topic: str
     value: msgspec.Raw = msgspec.Raw(b"")
@@ -70,7 +70,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     partition: int | float | None = None
 
     def schedule(self, *, now_ms: int) -> Schedule:
-        """The schedule asked for. Raises BadRequest, BadTime."""
+        """The schedule to create. Raises BadRequest, BadTime."""
         if self.id == "":
             raise BadRequest("id: expected text that is not empty, or none for a new one")
         return Schedule(
@@ -100,7 +100,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """Which pending schedules a bulk change means: named ids, or a filter."""
+    """The pending schedules of a bulk change: a list of ids, or a filter."""
 
     ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
     due_from: str | None = None
@@ -124,18 +124,18 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def has_filter(self) -> bool:
-        """Whether anything but ids is given."""
+        """Whether any filter is given."""
         return any((self.due_from, self.due_to, self.id_prefix, self.topic, self.caller))
 
 
 class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):
-    """What POST /v1/schedules:cancel and :deliver-now take."""
+    """The body of POST /v1/schedules:cancel and :deliver-now."""
 
     dry_run: bool = False
 
 
 class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
-    """What POST /v1/schedules:reschedule takes: one of shift, spread and the forms of When."""
+    """The body of POST /v1/schedules:reschedule: one of shift, spread and the forms of When."""
 
     dry_run: bool = False
     shift: int | float | str | None = None
@@ -146,7 +146,7 @@ class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
 
 
 class Redrive(msgspec.Struct, forbid_unknown_fields=True):
-    """What POST /v1/records:redrive takes; places are partition/position."""
+    """The body of POST /v1/records:redrive; places are partition/position."""
 
     topic: Annotated[str, msgspec.Meta(pattern=f"^{names.TOPIC}$")]
     places: Annotated[
@@ -158,7 +158,7 @@ class Redrive(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka would take the name."""
+    """Whether Kafka allows the name."""
     return bool(re.fullmatch(names.TOPIC, name)) and name not in (".", "..")
 
 
@@ -173,7 +173,7 @@ def to_filter(
 ) -> Filter:
     """A filter from texts; due_to is not included. Raises BadTime.
 
-    In a query `+15m` reads as ` 15m`, and a zone's `+01:00` likewise.
+    In a query string `+` means a space: `+15m` arrives as ` 15m`, and so does `+01:00`.
     """
     due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
     return Filter(
@@ -186,7 +186,7 @@ def to_filter(
 
 
 def decode(kind: Any, body: bytes) -> Any:
-    """A body as `kind`. Raises Problem 400 for what is no JSON, or of another shape."""
+    """A body as `kind`. Raises Problem 400 if it is not JSON, or has another shape."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -196,8 +196,8 @@ def decode(kind: Any, body: bytes) -> Any:
 
 
 def span_ms(given: float | str) -> int:
-    """Milliseconds of a span: seconds, or text as in header `sendlater-delay`; negative only for
-    text with a leading minus or a negative number. Rounded up. Raises BadTime."""
+    """Milliseconds of a span, rounded up: seconds, or text as in header `sendlater-delay`, which
+    may have a sign. Raises BadTime."""
     if isinstance(given, str):
         sign = -1 if given.startswith("-") else 1
         return sign * duration_ms(re.sub(r"^[+-]", "", given))
@@ -207,7 +207,7 @@ def span_ms(given: float | str) -> int:
 
 
 def delay_ms(given: float | str) -> int:
-    """The same for what must not be negative. Raises BadTime."""
+    """The same for a span that must not be negative. Raises BadTime."""
     found = span_ms(given)
     if found < 0:
         raise BadTime(f"delay: expected zero or more, got {given}")
@@ -215,7 +215,7 @@ def delay_ms(given: float | str) -> int:
 
 
 def from_base64(name: str, text: str) -> bytes:
-    """Bytes. Raises BadRequest."""
+    """The decoded bytes. Raises BadRequest."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -223,7 +223,7 @@ def from_base64(name: str, text: str) -> bytes:
 
 
 def _whole(name: str, given: float) -> int:
-    """An integer, as JSON has it: 1.0 is one too. Raises BadRequest."""
+    """A JSON integer; 1.0 is one too. Raises BadRequest."""
     if isinstance(given, float) and not given.is_integer():
         raise BadRequest(f"{name}: expected a whole number, got {given}")
     return int(given)
@@ -251,7 +251,7 @@ def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers
 
 
 POSITIONS = r"^[0-9]{1,9}/[0-9]{1,19}(,[0-9]{1,9}/[0-9]{1,19})*$"
-"""Pairs of partition and position, that is what to read next."""
+"""Pairs of partition and next position to read."""
 
 
 def from_positions(cursor: str) -> dict[int, int]:
@@ -278,7 +278,7 @@ def to_time(ms: int) -> str | None:
 
 
 def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    """`{name: text}` where the bytes are UTF-8, else `{name_base64: ...}`."""
+    """`{name: text}` if the bytes are UTF-8, else `{name_base64: ...}`."""
     try:
         return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
@@ -287,7 +287,7 @@ def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def show_id(schedule_id: bytes) -> dict[str, str]:
-    """`id` as text, and `id_base64` where that is not all there is to it."""
+    """`id` as text, and `id_base64` too if the id is not UTF-8."""
     text = schedule_id.decode(errors="replace")
     if text.encode() == schedule_id:
         return {"id": text}
@@ -295,7 +295,7 @@ def show_id(schedule_id: bytes) -> dict[str, str]:
 
 
 def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
-    """A schedule as JSON values; without `payload` its sizes only."""
+    """A schedule as JSON values; without `payload`, not its key, value and headers."""
     record, origin = schedule.record, schedule.origin
     shown: dict[str, Any] = {
         **show_id(schedule.id),
@@ -314,7 +314,7 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
             "partition": origin.partition,
             "position": origin.position,
             "timestamp_ms": origin.timestamp_ms,
-            # As text too: on Redis a position is more than a JavaScript number holds.
+            # As text too: a position on Redis can exceed JavaScript's exact integers.
             "place": f"{origin.partition}/{origin.position}",
         }
     if caller := caller_of(record.headers):
@@ -327,12 +327,12 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
 
 
 def show_header(name: str, value: bytes | None) -> list[str | None] | dict[str, str | None]:
-    """A pair, or an object where the value is no text."""
+    """A pair, or an object if the value is not text."""
     shown = text_or_base64("value", value)
     return [name, shown["value"]] if "value" in shown else {"name": name, **shown}
 
 
 def caller_of(headers: Headers) -> str:
-    """Who sent it, as header CALLER_SERVICE tells."""
+    """The sender, from header CALLER_SERVICE."""
     found = next((v for k, v in headers if k == names.CALLER_SERVICE and v), b"")
     return found.decode(errors="replace")

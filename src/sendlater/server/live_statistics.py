@@ -1,4 +1,4 @@
-"""What the last minutes were like: rates, lateness, and why something is late, in a sentence."""
+"""Rates and lateness of the last minutes, and sentences that say why something is late."""
 
 import threading
 from collections import Counter, deque
@@ -15,16 +15,16 @@ from sendlater.service.metrics import HORIZONS_MS, Lag
 from sendlater.store import Admin
 
 SAMPLE_S = 2.0
-"""Pause between two looks at the counters."""
+"""Pause between two samples of the counters."""
 WINDOW_MS = 300_000
-"""How far back lateness and rates look."""
+"""Period of the lateness statistics."""
 RATE_MS = 10_000
-"""The same for "per second" numbers."""
+"""Period of the "per second" numbers."""
 BEAT_MS_MAX = 10_000
-"""A service that has not been heard of for so long is not running."""
+"""A service without a heartbeat for this long is not running."""
 LAG_WORTH_TELLING = 1_000
 DRAIN_DEFAULT_PER_S = 50_000.0
-"""Assumed until a higher or lower rate has been measured with something overdue."""
+"""Assumed until the rate has been measured while something was overdue."""
 
 _log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Facts:
-    """What `why` judges by; empty ones mean all is well."""
+    """The input of `why`; the defaults mean that all is well."""
 
     store_answers: bool = True
     beat_age_ms: int | None = None
@@ -54,14 +54,14 @@ class Facts:
 
 
 def why(facts: Facts) -> list[str]:
-    """Sentences, the gravest first, that say what is wrong; none when nothing is.
+    """Sentences that say what is wrong, the most serious first.
 
     >>> why(Facts())
     []
     >>> why(Facts(beat_age_ms=40_000, overdue=2))
-    ['No service is running (last heard of 40 s ago): nothing is delivered.']
+    ['No service is running (last sign of life 40 s ago): nothing is delivered.']
     >>> why(Facts(beat_age_ms=500, overdue=120_000, delivered_per_s=60_000, drain_per_s=60_000))
-    ['120,000 fell due at once and leave at 60,000 a second: the last in 2 s.']
+    ['120,000 are overdue and delivered at 60,000 a second: the last in 2 s.']
     """
     if not facts.store_answers:
         return ["Redis does not answer: nothing can be delivered or changed."]
@@ -70,17 +70,21 @@ def why(facts: Facts) -> list[str]:
         told.append("No service has run on this store yet: nothing is delivered.")
     elif facts.beat_age_ms > BEAT_MS_MAX:
         age_s = facts.beat_age_ms // 1_000
-        told.append(f"No service is running (last heard of {age_s} s ago): nothing is delivered.")
+        told.append(
+            f"No service is running (last sign of life {age_s} s ago): nothing is delivered."
+        )
     else:
-        told += [f"{name} has failed and is being started again." for name in facts.failed]
+        told += [f"{name} has failed and is being restarted." for name in facts.failed]
         if facts.overdue and facts.delivered_per_s > 0:
             left_s = facts.overdue / max(facts.delivered_per_s, 1)
             told.append(
-                f"{facts.overdue:,} fell due at once and leave at {facts.delivered_per_s:,.0f} "
+                f"{facts.overdue:,} are overdue and delivered at {facts.delivered_per_s:,.0f} "
                 f"a second: the last in {left_s:,.0f} s."
             )
         elif facts.overdue and not facts.failed:
-            told.append(f"{facts.overdue:,} are overdue and nothing leaves: see the service's log.")
+            told.append(
+                f"{facts.overdue:,} are overdue and nothing is delivered: see the service's log."
+            )
     if facts.aside:
         told.append(f"{facts.aside:,} wait until the broker answers for their target topic.")
     if facts.lag is None:
@@ -88,12 +92,14 @@ def why(facts: Facts) -> list[str]:
     elif (behind := sum(facts.lag.values())) >= LAG_WORTH_TELLING:
         told.append(f"Intake is {behind:,} records behind: they may be late when it reads them.")
     if facts.memory_share > REDIS_MEMORY_SHARE_MAX:
-        told.append(f"Redis uses {facts.memory_share:.0%} of its memory: at 100% nothing is taken.")
+        told.append(
+            f"Redis uses {facts.memory_share:.0%} of its memory: at 100% it accepts no schedules."
+        )
     return told
 
 
 def quantile_ms(late: Mapping[str, int], share: float) -> float | None:
-    """Lateness below which `share` of the deliveries lie; within a bucket they count as even.
+    """The lateness that `share` of the deliveries do not exceed, interpolated within a bucket.
 
     >>> quantile_ms({"1": 50, "2": 50}, 0.5), quantile_ms({"1": 50, "2": 50}, 0.75)
     (1.0, 1.5)
@@ -113,7 +119,7 @@ def quantile_ms(late: Mapping[str, int], share: float) -> float | None:
 def predicted_late_ms(
     counts: Sequence[int], edges_ms: Sequence[int], *, waiting: int, drain_per_s: float
 ) -> list[int]:
-    """How late the last of each bucket will be, if what falls due leaves at a steady rate.
+    """How late the last schedule of each bucket will be, if delivery runs at a steady rate.
 
     >>> predicted_late_ms([3_000, 0], [0, 1_000, 2_000], waiting=0, drain_per_s=1_000)
     [2000, 1000]
@@ -127,7 +133,7 @@ def predicted_late_ms(
 
 
 class Watch:
-    """Looks at the counters every now and then, in a thread; answers from what it saw."""
+    """Samples the counters regularly, in a thread, and makes statistics of the samples."""
 
     def __init__(self, admin: Admin, *, lag: Lag, dead_topic: str, clock: Clock) -> None:
         self._admin, self._lag, self._clock = admin, lag, clock
@@ -140,7 +146,7 @@ class Watch:
         self._lag_seen: dict[str, int] | None = {}
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -153,9 +159,9 @@ class Watch:
             try:
                 self.look()
             except Unavailable:
-                pass  # `stats` says so to whoever asks
+                pass  # `stats` reports it
             except Exception:
-                _log.exception("looking at the counters failed, will go on")
+                _log.exception("cannot read the counters, will try again")
             self._stop.wait(SAMPLE_S)
 
     def look(self) -> None:
@@ -165,7 +171,7 @@ class Watch:
         if self._samples:
             last = self._samples[-1]
             rate = _rate(last, sample, "delivered:")
-            # Only a busy interval says what the limit is.
+            # The rate is the limit only while something is overdue.
             if last.counts["pending"] and rate > 1_000 and self._overdue(last.at_ms):
                 self.drain_per_s = 0.7 * self.drain_per_s + 0.3 * rate
                 self.drain_measured = True
@@ -179,7 +185,7 @@ class Watch:
         return self._admin.count(to_ms=at_ms - OVERDUE_AFTER_MS)
 
     def since(self, window_ms: int) -> tuple[Sample, Sample] | None:
-        """The latest sample, and the first within a window before it."""
+        """The first sample within a window before the latest one, and the latest."""
         samples = list(self._samples)
         if len(samples) < 2:
             return None
@@ -187,7 +193,7 @@ class Watch:
         return (first, samples[-1]) if first is not samples[-1] else (samples[-2], samples[-1])
 
     def stats(self) -> dict[str, Any]:
-        """Counts now, rates and lateness of the last minutes, and why something is late."""
+        """Current counts, recent rates and lateness, and why something is late."""
         now_ms, admin = self._clock.now_ms(), self._admin
         try:
             counts, tally = admin.pending.counts(), admin.tally()

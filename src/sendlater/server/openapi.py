@@ -1,4 +1,4 @@
-"""What each route says of itself in OpenAPI, beyond its name and parameters."""
+"""The OpenAPI document: what it says about each route, besides name and parameters."""
 
 from http import HTTPStatus
 from typing import Any
@@ -13,20 +13,21 @@ from sendlater.server.schemas import SCHEMAS
 
 ABOUT = """Messages delivered at the time you choose.
 
-Errors are problem details (RFC 9457): 400 for what is not of the shape described here, 422 for what
-is, but cannot be meant: a time too far away, a payload too large. Times are RFC 3339 with a zone,
-`+15m` from now, or seconds since 1970; `*_ms` are milliseconds since 1970, UTC.
+Errors are problem details (RFC 9457). 400: the request does not have the shape described here. 422:
+it has, but its content is not valid, such as a time too far away or a payload too large. Times are
+RFC 3339 with a zone, `+15m` from now, or seconds since 1970; `*_ms` are milliseconds since 1970,
+UTC.
 """
 
 IDEMPOTENCY_KEY_CHARS_MAX = 255
 IDEMPOTENCY_KEY: Json = {
     "name": "Idempotency-Key",
-    "description": "Asked again with the same key within a day: same answer.",
+    "description": "A repeated request with the same key within a day gets the same answer.",
     "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
 }
 IF_MATCH: Json = {
     "name": "If-Match",
-    "description": "Only if it is still this version (an ETag, or * for any); else 412.",
+    "description": "Change only this version (an ETag, or * for any); otherwise 412.",
     "schema": {"type": "string"},
 }
 IF_NONE_MATCH: Json = {
@@ -44,7 +45,7 @@ def documented(
     headers: tuple[Json, ...] = (),
     open_to_all: bool = False,
 ) -> Any:
-    """Arguments of a route decorator; `answers` and `body` name schemas ("" for text)."""
+    """Arguments of a route decorator. `answers` and `body` name schemas ("" for text)."""
     responses: dict[int | str, Json] = {
         status: {
             "description": HTTPStatus(status).phrase,
@@ -72,7 +73,7 @@ def documented(
 
 
 def describe(app: FastAPI, *, with_tokens: bool) -> None:
-    """Make the app's OpenAPI document complete: our schemas, the token, examples."""
+    """Complete the app's OpenAPI document with our schemas, examples and the token."""
 
     def openapi() -> Json:
         if app.openapi_schema is None:
@@ -86,7 +87,7 @@ def describe(app: FastAPI, *, with_tokens: bool) -> None:
                 made["security"] = [{"token": []}]
             for operations in made["paths"].values():
                 for operation in operations.values():
-                    operation["responses"].pop("422", None)  # "default" says it
+                    operation["responses"].pop("422", None)  # "default" covers it
             app.openapi_schema = made
         return app.openapi_schema
 

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details, in words: what was expected, what came."""
+"""Errors as RFC 9457 problem details, which say what was expected and what was received."""
 
 import re
 from functools import cache
@@ -14,24 +14,24 @@ from sendlater.errors import BadRequest, SendlaterError, Unavailable
 
 PROBLEM = "application/problem+json"
 TITLES = {
-    400: "The request is not of the shape that is documented",
-    401: "A token is needed",
-    403: "This token may not do that",
-    404: "There is no such thing",
-    405: "Not with this method",
-    409: "The same request is being answered",
+    400: "The request does not have the documented shape",
+    401: "A token is required",
+    403: "This token does not allow the request",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "The same request is already being processed",
     412: "It has changed since it was read",
     413: "The request is too large",
-    415: "This kind of content is not understood",
-    422: "The request cannot be meant",
-    429: "Too much at once",
-    500: "A fault of ours",
+    415: "This content type is not supported",
+    422: "The request is not valid",
+    429: "Too many requests at once",
+    500: "An error in the server",
     503: "Try again later; nothing is lost",
 }
 
 
 class Problem(Exception):
-    """An answer that is an error; members of `more` are added to its body."""
+    """An error response; members of `more` are added to its body."""
 
     def __init__(
         self, status: int, detail: str, *, headers: dict[str, str] | None = None, **more: Any
@@ -58,7 +58,7 @@ def problem_response(problem: Problem) -> Response:
 
 
 def as_problem(error: Exception) -> Problem:
-    """What an exception of ours means to the caller."""
+    """The problem that a caller gets for an exception."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, BadRequest):
@@ -69,7 +69,7 @@ def as_problem(error: Exception) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the app as a problem."""
+    """Have the app answer every error as a problem."""
 
     async def ours(_: Request, error: Exception) -> Response:
         return problem_response(as_problem(error))
@@ -84,7 +84,7 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
-        # The router tells of the first route with this path only.
+        # The router knows the methods of the first route with this path only.
         if error.status_code == 405 and (allowed := _allowed(app, request)):
             headers["Allow"] = ", ".join(allowed)
         return problem_response(Problem(error.status_code, str(error.detail), headers=headers))
@@ -97,7 +97,8 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed(app: FastAPI, request: Request) -> list[str]:
-    """The path's methods, as documented: of the longest that fits, as an id may be anything."""
+    """The documented methods of a path: of the longest pattern that matches, as ids can contain
+    anything."""
     documented = app.openapi()["paths"]
     fitting = (path for path in documented if _pattern(path).fullmatch(request.scope["path"]))
     return sorted(map(str.upper, documented.get(max(fitting, key=len, default=""), ())))

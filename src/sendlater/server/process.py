@@ -1,7 +1,7 @@
-"""REST and the page in a process of their own, so that Python's lock is not shared with Spark's.
+"""REST and the page in a separate process, which does not share Python's lock with Spark's process.
 
-The parent hands over the settings through standard input and keeps it open: when the parent ends,
-however it ends, the child reads its end and stops.
+The parent sends the settings through standard input and keeps it open. When the parent ends, also
+after a crash, standard input closes and the child stops.
 """
 
 import gc
@@ -29,10 +29,10 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
 GRACE_S = 5
-"""How long requests under way may take when the process is asked to stop."""
+"""How long running requests may take when the process is asked to stop."""
 SWITCH_S = 0.0005
-"""How long a thread may keep Python's lock while another waits for it. Each acknowledgement of a
-broker takes the lock, and with Python's own 5 ms would wait that long for it under load."""
+"""How long a thread may keep Python's lock while another waits for it. Each acknowledgement of the
+broker takes the lock; with Python's default it would wait up to 5 ms under load."""
 
 _log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ def server(settings: Settings, app: ASGIApp) -> uvicorn.Server:
         loop="uvloop",
         http="httptools",
         log_level="warning",
-        # No line for each request: ids are in paths, and nobody must find payloads in a log.
+        # No access log: paths contain ids, which must not end up in a log.
         access_log=False,
         server_header=False,
         limit_concurrency=CONNECTIONS_COUNT_MAX,
@@ -71,7 +71,7 @@ class HttpProcess:
             [sys.executable, "-m", "sendlater.server.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a fair share of the cores beside Spark (docs/adr/0009)
+            start_new_session=True,  # gets a fair share of the cores beside Spark (docs/adr/0009)
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -85,11 +85,11 @@ class HttpProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it is there."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ask it to end; requests under way are answered."""
+        """Stop the process; running requests are answered first."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -100,23 +100,23 @@ class HttpProcess:
 
 
 def main() -> None:
-    """The child: settings from standard input, then serve until it ends."""
+    """The child process: reads the settings from standard input, and serves until it closes."""
     settings, redis_url = pickle.load(sys.stdin.buffer)
     configure(settings)
     sys.setswitchinterval(SWITCH_S)
     try:
         app = make_app(settings, redis_url=redis_url)
         serving = server(settings, app)
-        gc.freeze()  # what stays for good need not be looked through again and again
+        gc.freeze()  # permanent objects: the collector need not scan them each time
     except SendlaterError as error:
         print(str(error), flush=True)  # noqa: T201  (the parent reads it)
         sys.exit(1)
 
     def until_parent_ends() -> None:
         sys.stdin.buffer.read()
-        app.server_state.stopping = True  # live pages would be waited for
+        app.server_state.stopping = True  # else the stop waits for live pages
         serving.should_exit = True
-        # A request may hang on a broker that does not answer: do not outlive the parent for it.
+        # A request may hang on a broker that does not answer: end anyway, with the parent.
         time.sleep(STOP_TIMEOUT_S)
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""What the JSON Schemas of the REST interface are made of."""
+"""Parts of the JSON Schemas of the REST interface."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ BASE64 = {"type": "string", "contentEncoding": "base64"}
 def object_of(
     required: list[str] | None = None, /, *, example: Any = None, **properties: Any
 ) -> Json:
-    """An object with these properties and no others; an example of it."""
+    """An object with these properties and no others, and an example."""
     made: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         made["required"] = required
@@ -51,7 +51,7 @@ NOT_GIVEN: Json = {"type": "null"}
 
 
 def one_of(*fields: str) -> Json:
-    """Exactly one of these fields is given; null is as good as none."""
+    """Exactly one of these fields is given; null counts as not given."""
     return {
         "oneOf": [
             {
@@ -82,7 +82,7 @@ HEADER = {
             value_base64={**BASE64, "type": ["string", "null"]},
         ),
     ],
-    "description": "[name, text or null], or an object where the value is bytes.",
+    "description": "[name, text or null], or an object if the value is bytes.",
 }
 SELECTION: Json = {
     "ids": {
@@ -94,7 +94,7 @@ SELECTION: Json = {
     "due_to": or_null("string", description="Not included."),
     "id_prefix": or_null("string"),
     "topic": or_null("string"),
-    "caller": or_null("string", description="As header CALLER_SERVICE says."),
+    "caller": or_null("string", description="Value of header CALLER_SERVICE."),
     "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
 }
 SCHEDULE: Json = {

@@ -1,4 +1,4 @@
-"""The shapes of the REST interface as JSON Schema, with examples: what OpenAPI shows."""
+"""JSON Schemas of the REST interface, with examples, for the OpenAPI document."""
 
 from sendlater.limits import BULK_IDS_MAX, ID_BYTES_MAX
 from sendlater.model import State
@@ -23,7 +23,7 @@ from sendlater.server.schema_parts import (
 )
 from sendlater.store import Answer
 
-_IDBASE64 = {**BASE64, "description": "Where the id is no UTF-8."}
+_IDBASE64 = {**BASE64, "description": "Only if the id is not UTF-8."}
 SCHEMAS: dict[str, Json] = {
     "Problem": {
         "type": "object",
@@ -31,7 +31,7 @@ SCHEMAS: dict[str, Json] = {
         "examples": [
             {
                 "type": "about:blank",
-                "title": "The request cannot be meant",
+                "title": "The request is not valid",
                 "status": 422,
                 "detail": "expected exactly one of due_at, due_ms and delay",
             }
@@ -41,14 +41,14 @@ SCHEMAS: dict[str, Json] = {
             "type": TEXT,
             "title": TEXT,
             "status": {"type": "integer"},
-            "detail": {**TEXT, "description": "What was expected, what came."},
+            "detail": {**TEXT, "description": "What was expected, and what was received."},
         },
     },
     "NewSchedule": object_of(
         ["topic"],
         example={"topic": "orders", "value": {"order": 7}, "key": "7", "delay": "15m"},
-        topic={**TOPIC_NAME, "description": "Where it is delivered."},
-        value={"description": "Text, or any JSON value but null, delivered as it is written."},
+        topic={**TOPIC_NAME, "description": "The target topic."},
+        value={"description": "Text, or any JSON value except null, delivered exactly as written."},
         value_base64={**BASE64, "type": ["string", "null"]},
         key=or_null("string"),
         key_base64={**BASE64, "type": ["string", "null"]},
@@ -57,7 +57,7 @@ SCHEMAS: dict[str, Json] = {
             "string",
             minLength=1,
             maxLength=ID_BYTES_MAX,
-            description="The same id again replaces; without, a new one.",
+            description="A new schedule with the same id replaces it. Default: a new id.",
         ),
         partition=or_null("integer", minimum=0, maximum=2**31 - 1),
         **WHEN,
@@ -71,11 +71,11 @@ SCHEMAS: dict[str, Json] = {
         id_base64=_IDBASE64,
         topic=TEXT,
         due_ms=MS,
-        due_at=or_null("string", format="date-time", description="Null beyond the year 9999."),
+        due_at=or_null("string", format="date-time", description="Null after the year 9999."),
         state={"enum": [state.value for state in State]},
         partition=or_null("integer"),
         value_bytes=COUNT,
-        version={**TEXT, "description": "Changes with every change; the ETag."},
+        version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(
             ["topic", "partition", "position", "timestamp_ms", "place"],
@@ -83,7 +83,7 @@ SCHEMAS: dict[str, Json] = {
             partition=COUNT,
             position=COUNT,
             timestamp_ms=COUNT,
-            place={**TEXT, "description": "partition/position, for clients without big numbers."},
+            place={**TEXT, "description": "partition/position, as positions can exceed 2^53."},
         ),
         key=or_null("string"),
         key_base64=BASE64,
@@ -96,7 +96,7 @@ SCHEMAS: dict[str, Json] = {
         example={"items": [SCHEDULE], "next_cursor": "MTc5NjExMjAwMDAwMDpvcmRlci03"},
         items={"type": "array", "items": ref("Schedule")},
         next_cursor=or_null(
-            "string", description="Ask again with it; null at the end. A page may be short."
+            "string", description="For the next page; null at the end. A page may be short."
         ),
     ),
     "Accepted": object_of(
@@ -107,7 +107,7 @@ SCHEMAS: dict[str, Json] = {
             "refused": [{"line": 2, "status": 422, "detail": "..."}],
         },
         accepted=COUNT,
-        ids={"type": "array", "items": or_null("string"), "description": "One for each line."},
+        ids={"type": "array", "items": or_null("string"), "description": "One per line."},
         refused={
             "type": "array",
             "items": object_of(["line", "status", "detail"], line=COUNT, status=COUNT, detail=TEXT),
@@ -123,8 +123,11 @@ SCHEMAS: dict[str, Json] = {
     "BulkCancel": object_of(example={"topic": "orders", "dry_run": True}, **SELECTION),
     "BulkMove": object_of(
         example={"due_from": "2026-12-01T08:00:00Z", "due_to": "+1h", "shift": "2h"},
-        shift={**SPAN_OR_NULL, "description": "Each by so much; negative moves towards now."},
-        spread={**SPAN_OR_NULL, "description": "Evenly, from the first one's due time on."},
+        shift={**SPAN_OR_NULL, "description": "Moves each by this span; negative: earlier."},
+        spread={
+            **SPAN_OR_NULL,
+            "description": "Spreads all evenly over this span, from the first one's due time on.",
+        },
         **WHEN,
         **SELECTION,
     )
@@ -142,11 +145,11 @@ SCHEMAS: dict[str, Json] = {
         changed=COUNT,
         answers={"type": "object", "additionalProperties": COUNT},
         dry_run={"type": "boolean"},
-        audit_id=or_null("string", description="For undoing."),
+        audit_id=or_null("string", description="For undo."),
     ),
     "Stats": {
         "type": "object",
-        "description": "Counts, rates of the last minutes, and why something is late.",
+        "description": "Current counts, recent rates, and why something is late.",
         "required": ["at_ms", "pending", "overdue", "late_ms", "due", "why"],
         "examples": [
             {
@@ -194,12 +197,12 @@ SCHEMAS: dict[str, Json] = {
         topics={
             "type": "object",
             "additionalProperties": {"type": "array", "items": COUNT},
-            "description": "The counts by target topic; estimated where `sampled`.",
+            "description": "The counts by target topic; estimated if `sampled`.",
         },
         sampled={"type": "boolean"},
         overdue=COUNT,
         drain_per_s={"type": "number"},
-        drain_measured={"type": "boolean", "description": "Else it is a guess."},
+        drain_measured={"type": "boolean", "description": "If false, drain_per_s is assumed."},
         late_ms={"type": "array", "items": COUNT, "description": "Predicted, at drain_per_s."},
     ),
     "Audit": object_of(
@@ -264,18 +267,18 @@ SCHEMAS: dict[str, Json] = {
     "Record": object_of(
         ["place", "topic", "at_ms", "at", "value_bytes"],
         example=RECORD,
-        place={**TEXT, "description": "partition/position: names it for redriving."},
+        place={**TEXT, "description": "partition/position: identifies it for redriving."},
         topic=TEXT,
         at_ms={"type": "integer"},
         at=or_null("string"),
         value_bytes=COUNT,
-        reason={**TEXT, "description": "Of a rejected record."},
+        reason={**TEXT, "description": "For rejected records."},
         detail=TEXT,
-        origin={**TEXT, "description": "Where a rejected record stands."},
-        target={**TEXT, "description": "Where it was meant to go."},
+        origin={**TEXT, "description": "topic/partition/position of a rejected record."},
+        target={**TEXT, "description": "The intended target topic."},
         id=TEXT,
         due_ms=TEXT,
-        event_type={**TEXT, "description": "Of a dead event, as the two below."},
+        event_type={**TEXT, "description": "For dead events, as the two below."},
         event_id=TEXT,
         event_error=TEXT,
         key=or_null("string"),
@@ -293,7 +296,7 @@ SCHEMAS: dict[str, Json] = {
         ["items", "cursor"],
         example={"items": [RECORD], "cursor": "0/18,1/5"},
         items={"type": "array", "items": ref("Record")},
-        cursor={**TEXT, "description": "Where the next call goes on."},
+        cursor={**TEXT, "description": "For the next call."},
     ),
     "Redriven": object_of(
         ["redriven", "skipped"],
@@ -314,7 +317,7 @@ SCHEMAS: dict[str, Json] = {
         target={
             **TOPIC_NAME,
             "type": ["string", "null"],
-            "description": "Default: as it was meant.",
+            "description": "Default: the intended target.",
         },
         delay={**SPAN, "description": "Default: at once."},
     ),

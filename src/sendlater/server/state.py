@@ -1,4 +1,4 @@
-"""What all requests of one process share."""
+"""State shared by all requests of one process."""
 
 import asyncio
 from functools import partial
@@ -23,10 +23,10 @@ from sendlater.store.idempotency import IdempotencyKeys
 
 
 class ServerState:
-    """Connections, the writer's thread, the watch's thread, tokens. `start` it in the loop."""
+    """Connections, tokens, and the threads of writer and watch. Call `start` in the event loop."""
 
     def __init__(self, settings: Settings, *, redis_url: str, clock: Clock | None = None) -> None:
-        """Raises Unavailable, or BadSettings for tokens that cannot be read."""
+        """Raises Unavailable, or BadSettings if the tokens cannot be read."""
         self.settings = settings
         self.clock = clock or SystemClock()
         self.tokens = Tokens(settings.http_tokens)
@@ -47,21 +47,21 @@ class ServerState:
         self.metrics = StoreMetrics(self.pending, lag=lag, dead_topic=dead_topic, clock=self.clock)
         self.watch = Watch(self.operations.admin, lag=lag, dead_topic=dead_topic, clock=self.clock)
         self.listeners = 0
-        """Pages that are updated live."""
+        """Open pages with live updates."""
         self.followers = CapacityLimiter(FOLLOWERS_COUNT_MAX)
-        """Requests that wait for records of a topic; more take turns."""
+        """Limits the requests that wait for records of a topic; further ones queue."""
         self.stopping = False
         self._writer: Writer | None = None
         self._waker: LoopWaker | None = None
 
     def start(self) -> None:
-        """Begin; called in the event loop that serves."""
+        """Start the threads; call it in the event loop that serves."""
         self._waker = LoopWaker(asyncio.get_running_loop())
         self._writer = Writer(self.operations)
         self.watch.start()
 
     def stop(self) -> None:
-        """End the threads, once what was handed over has been written."""
+        """Write the schedules still waiting, then end the threads."""
         self.stopping = True
         self.watch.stop()
         if self._writer is not None:
@@ -82,5 +82,5 @@ class ServerState:
         await future
 
     def shows_payload(self, who: Identity) -> bool:
-        """Whether somebody is shown payloads, keys and headers."""
+        """Whether `who` may see payloads, keys and headers."""
         return who.role >= Role[self.settings.http_payload_role.upper()]

@@ -1,4 +1,4 @@
-"""Looking back: the last records of the rejected and dead-letter topics, and sending them again."""
+"""Reads the last records of a topic, and schedules rejected and dead records again."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ ASK_S = 10.0
 """Longest wait for the broker."""
 POLL_S = 0.05
 SINCE_MARGIN_MS = 1_000
-"""How far a broker's clock may be behind the one that told of a delivery."""
+"""How far a broker's clock may be behind the clock that gave the delivery time."""
 Wanted = Callable[[Arrived], bool]
 Place = tuple[int, int]
 """Partition and position of a record."""
@@ -38,7 +38,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is read of a topic: the last `count` records of each partition, or the first `count`
+    """The part of a topic to read: the last `count` records of each partition, or the first `count`
     that were appended at `since_ms` or later."""
 
     count: int
@@ -46,7 +46,7 @@ class Stretch:
 
 
 class KafkaTails:
-    """Stretches of topics on Kafka, read without a group."""
+    """Reads parts of topics on Kafka, without a consumer group."""
 
     def __init__(self, settings: Settings) -> None:
         self._options = {
@@ -59,7 +59,7 @@ class KafkaTails:
         self._admin = AdminClient({**client_options(settings)})
 
     def exists(self, topic: str) -> bool:
-        """Whether there is such a topic. Raises BrokerUnavailable."""
+        """Whether the topic exists. Raises BrokerUnavailable."""
         try:
             return self._admin.list_topics(topic, ASK_S).topics[topic].error is None
         except KafkaException as error:
@@ -81,7 +81,7 @@ class KafkaTails:
             for number in found.partitions:
                 low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), ASK_S)
                 begin = begins.get(number, high - stretch.count)
-                # A time behind the last record has no offset: below zero.
+                # A time after the last record has no offset: the answer is below zero.
                 begin = high if number in begins and begin < 0 else max(low, begin)
                 parts[number] = (begin, min(high, begin + stretch.count))
             yield from self._read(consumer, topic, parts)
@@ -110,7 +110,7 @@ class KafkaTails:
     def _read(
         self, consumer: Consumer, topic: str, parts: dict[int, tuple[int, int]]
     ) -> Iterator[Arrived]:
-        """Records from each partition's begin up to its end, which others may be moving on."""
+        """Records of each partition from begin up to end; new records may follow."""
         waiting: dict[int | None, int] = {
             n: end for n, (begin, end) in parts.items() if begin < end
         }
@@ -132,7 +132,7 @@ class KafkaTails:
 
 
 class RedisTails:
-    """The same for topics on Redis."""
+    """Reads parts of topics on Redis."""
 
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
         self._topics = open_topics(redis_url, settings)
@@ -142,7 +142,7 @@ class RedisTails:
         return self._topics.exists(topic)
 
     def read(self, topic: str, stretch: Stretch) -> Iterator[Arrived]:
-        """The records of a stretch; with `since_ms` those among the last `count`."""
+        """The records of a stretch; with `since_ms`, only those among the last `count`."""
         if not self._topics.exists(topic):
             return
         for number in range(self._topics.partitions(topic)):
@@ -164,7 +164,7 @@ class RedisTails:
 
 
 def runs(places: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
-    """(partition, begin, end) of neighbouring places, which are read together.
+    """(partition, begin, end) of places close together, to read them at once.
 
     >>> list(runs([(0, 5), (1, 7), (0, 3), (0, 900_000)]))
     [(0, 3, 6), (0, 900000, 900001), (1, 7, 8)]
@@ -202,7 +202,7 @@ class Records:
         )
 
     def last(self, topic: str, *, count: int, search: str = "") -> list[Arrived]:
-        """The last records that contain `search` in key, headers or value, bounded."""
+        """The last records, with `search` only those with it in key, headers or value."""
         wanted = search.encode()
         stretch = Stretch(TAIL_COUNT_MAX if search else count)
         return self._some(
@@ -220,7 +220,8 @@ class Records:
     def delivered(
         self, topic: str, *, schedule_id: bytes, since_ms: int, count: int
     ) -> list[Arrived]:
-        """The deliveries of a schedule among the LOOK_COUNT_MAX records a partition took next."""
+        """The deliveries of a schedule: of each partition, LOOK_COUNT_MAX records from `since_ms`
+        on are searched."""
         stretch = Stretch(LOOK_COUNT_MAX, since_ms - SINCE_MARGIN_MS)
         return self._some(
             topic, stretch, count, lambda record: record.header(names.ID) == schedule_id
@@ -231,7 +232,7 @@ class Records:
         return nlargest(count, found, key=lambda record: (record.timestamp_ms, record.position))
 
     def at(self, topic: str, places: Sequence[str]) -> list[Arrived | None]:
-        """The records at these places, `partition/position`; None for those that are gone."""
+        """The records at these places, `partition/position`; None for those deleted since."""
         wanted = []
         for place in places:
             partition, position = (int(part) for part in place.split("/"))
@@ -267,16 +268,16 @@ def show_record(record: Arrived, *, payload: bool) -> dict[str, Any]:
 
 
 def again(record: Arrived, *, target: str | None, due_ms: int) -> Schedule:
-    """A schedule that delivers a rejected or dead record to where it was meant; a dead event begins
-    anew, with all its attempts.
+    """A schedule that delivers a rejected or dead record to its intended target. A dead event gets
+    all its attempts again.
 
-    Raises BadRequest when nothing says where that is.
+    Raises BadRequest if the target is not known.
     """
     alive = alive_again(record)
     told = record.header(names.REJECTED_TARGET) or record.header(names.TARGET_TOPIC)
     topic = target or (alive.topic if alive else (told or b"").decode(errors="replace"))
     if not topic:
-        raise BadRequest("expected a target: the record does not say where it was meant to go")
+        raise BadRequest("expected a target: the record does not name one")
     headers = names.foreign((alive or record).headers)
     key = record.header(names.TARGET_KEY) if record.header(names.TARGET_TOPIC) else record.key
     meant = Record(topic=topic, key=key, value=record.value or b"", headers=headers)
@@ -292,13 +293,13 @@ def redrive(
     target: str | None,
     due_ms: int,
 ) -> dict[str, Any]:
-    """Schedule records of a topic anew; they stay where they are. Says which could not be."""
+    """Schedule records of a topic again; they stay on the topic. Says which were skipped."""
     good: list[Schedule] = []
     skipped = []
     for place, record in zip(places, records.at(topic, places), strict=True):
         try:
             if record is None:
-                raise Problem(404, "no such record (any more)")
+                raise Problem(404, "no such record, or no longer there")
             schedule = again(record, target=target, due_ms=due_ms)
             operations.checked(schedule)
             good.append(schedule)

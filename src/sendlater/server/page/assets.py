@@ -1,7 +1,7 @@
-"""Scripts and styles of the page, ours and plotly's from its package.
+"""Scripts and styles of the page: ours, and plotly's from its package.
 
-Their address has a digest of them all in it, so that browsers keep them for good and ask anew after
-an upgrade. They are packed once, when the process starts.
+Their address contains a digest of all of them, so browsers cache them permanently and load them
+again after an upgrade. They are compressed once, when the process starts.
 """
 
 import gzip
@@ -26,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file as it is and packed with gzip, and its kind."""
+    """A file, plain and compressed with gzip, and its content type."""
 
     plain: bytes
     packed: bytes
@@ -48,7 +48,7 @@ def contents() -> dict[str, bytes]:
 
 @cache
 def version() -> str:
-    """What the addresses of these files have in common, and no others."""
+    """The digest of all files, for their addresses."""
     whole = hashlib.sha256()
     for name, content in sorted(contents().items()):
         whole.update(name.encode() + hashlib.sha256(content).digest())
@@ -57,7 +57,7 @@ def version() -> str:
 
 @cache
 def asset(name: str) -> Asset | None:
-    """A file, if there is one of the name."""
+    """The file of this name, if it exists."""
     content = contents().get(name)
     if content is None:
         return None
@@ -66,19 +66,19 @@ def asset(name: str) -> Asset | None:
 
 
 def address(name: str) -> str:
-    """Where a file is served."""
+    """The path of a file."""
     return f"/static/{version()}/{name}"
 
 
 def pack_all() -> None:
-    """So that nobody waits for it: packing plotly's script takes a quarter of a second."""
+    """Compress all files in advance: plotly's script takes a quarter of a second."""
     for name in contents():
         asset(name)
 
 
 @router.get("/static/{of}/{name}")
 def static_file(request: Request, of: str, name: str) -> Response:
-    """No token is needed. An address with another digest is of another version: gone."""
+    """Needs no token. An address with another digest belongs to another version: 404."""
     found = asset(name) if of == version() else None
     if found is None:
         raise Problem(404, "no such file")

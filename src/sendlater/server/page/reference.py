@@ -1,4 +1,4 @@
-"""The REST interface explained on a page of its own, made from the OpenAPI document: no CDN."""
+"""The REST reference page, made from the OpenAPI document, without a CDN."""
 
 import base64
 import hashlib
@@ -16,13 +16,13 @@ from sendlater.server.auth import Role, require
 from sendlater.server.page import assets
 
 PLOTLY_STYLE = re.compile(rb"\.textContent='(\.maplibregl-map[^']*)'")
-"""The one text that plotly.js, as packaged, puts into a style element: of maps; we have none."""
+"""The only text that the packaged plotly.js puts into a style element; it is for maps."""
 
 
 @cache
 def policy() -> str:
-    """Content-Security-Policy: nothing from elsewhere, no inline script, and no inline style but
-    what plotly.js adds by itself: an empty element that it fills by script, and the one above."""
+    """Content-Security-Policy: nothing from other hosts, no inline script, and no inline style
+    except the two of plotly.js: an empty element that it fills by script, and the text above."""
     styles = [b"", *PLOTLY_STYLE.findall(assets.contents()[assets.PLOTLY])]
     digests = [base64.b64encode(hashlib.sha256(style).digest()).decode() for style in styles]
     allowed = [f"'sha256-{digest}'" for digest in digests]
@@ -38,7 +38,7 @@ router = APIRouter(include_in_schema=False)
 
 @cache
 def templates() -> Environment:
-    """Our templates; everything put into them is escaped."""
+    """Our templates; all values are escaped."""
     loader = FileSystemLoader(str(resources.files(__package__) / "templates"))
     made = Environment(loader=loader, autoescape=select_autoescape(), trim_blocks=True)
     made.globals["asset"] = assets.address
@@ -49,13 +49,13 @@ def templates() -> Environment:
 
 
 def html(name: str, /, **values: Any) -> HTMLResponse:
-    """A page."""
+    """A rendered page."""
     text = templates().get_template(name).render(**values)
     return HTMLResponse(text, headers={"Content-Security-Policy": policy()})
 
 
 def _schema_of(spec: Any, content: Any) -> tuple[str, Any]:
-    """Name and example of the schema in a body or an answer."""
+    """Name and example of the schema of a body or an answer."""
     for one in (content or {}).values():
         name = one.get("schema", {}).get("$ref", "").rpartition("/")[2]
         schema = spec["components"]["schemas"].get(name, {})

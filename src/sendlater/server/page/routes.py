@@ -1,4 +1,4 @@
-"""The page: HTML shells, sign-in, live numbers. What it shows and does goes through /v1."""
+"""The page: HTML, sign-in, live numbers. Its scripts read and change data through /v1."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 EVENT_S = 2.0
 """Pause between two live updates."""
 LISTENERS_MAX = 100
-"""Most pages that are updated live at once."""
+"""Most pages with live updates at once."""
 SIGN_IN_BYTES_MAX = 1_000
 PAGES = {
     "/": ("overview", "Pending"),
@@ -67,7 +67,7 @@ def sign_in_form(request: Request) -> HTMLResponse:
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """A session cookie for a token: scripts cannot read it, other sites cannot send it."""
+    """Set a session cookie for a token: scripts cannot read it, other sites cannot use it."""
     body = await request.body()
     if len(body) > SIGN_IN_BYTES_MAX:
         raise Problem(413, f"expected at most {SIGN_IN_BYTES_MAX} bytes")
@@ -89,7 +89,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 def sign_out() -> Response:
-    """Forget the session."""
+    """Delete the session cookie."""
     answer = RedirectResponse("/sign-in", 303)
     answer.delete_cookie(COOKIE)
     return answer
@@ -97,7 +97,7 @@ def sign_out() -> Response:
 
 @router.get("/v1/events")
 async def events(request: Request) -> Response:
-    """The numbers of /v1/stats as server-sent events, until the page is closed."""
+    """/v1/stats as server-sent events, until the page is closed."""
     require(request.scope, Role.READ)
     at = server_state(request)
     if at.listeners >= LISTENERS_MAX:

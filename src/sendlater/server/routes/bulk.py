@@ -51,10 +51,12 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
 @router.post(
     "/v1/schedules:cancel",
     tags=["bulk"],
-    **documented("Take many back.", body={JSON: "BulkCancel"}, answers={200: "Bulk"}, headers=BULK),
+    **documented(
+        "Cancel many schedules.", body={JSON: "BulkCancel"}, answers={200: "Bulk"}, headers=BULK
+    ),
 )
 async def bulk_cancel(request: Request) -> Response:
-    """All that match, up to 100,000; with dry_run only their count."""
+    """Cancels all that match, up to 100,000; with dry_run it only counts them."""
     return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("cancel"))
 
 
@@ -62,11 +64,14 @@ async def bulk_cancel(request: Request) -> Response:
     "/v1/schedules:deliver-now",
     tags=["bulk"],
     **documented(
-        "Make many due at once.", body={JSON: "BulkCancel"}, answers={200: "Bulk"}, headers=BULK
+        "Make many schedules due at once.",
+        body={JSON: "BulkCancel"},
+        answers={200: "Bulk"},
+        headers=BULK,
     ),
 )
 async def bulk_deliver_now(request: Request) -> Response:
-    """All that match, up to 100,000; it cannot be undone."""
+    """Changes all that match, up to 100,000; this cannot be undone."""
     return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("deliver-now"))
 
 
@@ -74,11 +79,14 @@ async def bulk_deliver_now(request: Request) -> Response:
     "/v1/schedules:reschedule",
     tags=["bulk"],
     **documented(
-        "Give many other due times.", body={JSON: "BulkMove"}, answers={200: "Bulk"}, headers=BULK
+        "Give many schedules other due times.",
+        body={JSON: "BulkMove"},
+        answers={200: "Bulk"},
+        headers=BULK,
     ),
 )
 async def bulk_move(request: Request) -> Response:
-    """Shifted by so much, spread evenly over so long, or all to one time."""
+    """Shifts all by a span, spreads them evenly over a span, or moves all to one time."""
     return await _bulk(
         request, wire.BulkMove, lambda given, now_ms: plan_move(given, now_ms=now_ms)
     )
@@ -87,14 +95,14 @@ async def bulk_move(request: Request) -> Response:
 @router.get(
     "/v1/audit",
     tags=["audit"],
-    **documented("Who changed what, latest first.", answers={200: "Audit"}),
+    **documented("List who changed what, latest first.", answers={200: "Audit"}),
 )
 def audit(
     request: Request,
     limit: int = Query(50, ge=1, le=500),
     skip: int = Query(0, ge=0, le=100_000),
 ) -> Response:
-    """Each change made through REST or the page."""
+    """Changes made through REST or the page."""
     require(request.scope, Role.READ)
     return answer({"items": list(server_state(request).bulk.trail(first=skip, count=limit))})
 
@@ -105,6 +113,6 @@ def audit(
     **documented("Undo a change.", answers={200: "Bulk"}),
 )
 def undo(request: Request, id: str) -> Response:
-    """Brings back what was cancelled and moves back what was moved, unless changed since."""
+    """Schedules again what was cancelled and moves back what was moved, unless changed since."""
     who = require(request.scope, Role.ADMIN)
     return answer(server_state(request).bulk.undo(who.name, id))

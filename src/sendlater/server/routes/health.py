@@ -17,7 +17,7 @@ router = APIRouter()
 @router.get(
     "/healthz",
     tags=["health"],
-    **documented("Whether this process lives.", answers={200: ""}, open_to_all=True),
+    **documented("Whether this process is running.", answers={200: ""}, open_to_all=True),
 )
 async def healthz() -> Response:
     """Always 200."""
@@ -30,14 +30,14 @@ async def healthz() -> Response:
     **documented("Whether store and broker answer.", answers={200: ""}, open_to_all=True),
 )
 async def readyz(request: Request) -> Response:
-    """503 with the reason when one does not."""
+    """503 with the reason if one of them does not."""
     at = server_state(request)
 
     def ask() -> None:
         at.pending.counts()
         at.broker.ends(at.operations.inbox)
 
-    # Not in the threads of other requests, which may all be waiting for intake.
+    # Not in the thread pool of other requests, whose threads may all be waiting for intake.
     await asyncio.to_thread(ask)
     return Response("ready\n", media_type="text/plain")
 

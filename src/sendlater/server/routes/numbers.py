@@ -1,4 +1,4 @@
-"""REST: counts, the histogram of what is due, the last deliveries."""
+"""REST: statistics, the histogram of due times, the last deliveries."""
 
 import itertools
 
@@ -19,9 +19,9 @@ from sendlater.server.routes.schedules import answer, server_state
 router = APIRouter()
 
 
-@router.get("/v1/stats", tags=["numbers"], **documented("Numbers.", answers={200: "Stats"}))
+@router.get("/v1/stats", tags=["numbers"], **documented("Statistics.", answers={200: "Stats"}))
 def stats(request: Request) -> Response:
-    """Counts now, rates and lateness of the last minutes, and why something is late."""
+    """Current counts, recent rates and lateness, and why something is late."""
     require(request.scope, Role.READ)
     return answer(server_state(request).watch.stats())
 
@@ -29,15 +29,15 @@ def stats(request: Request) -> Response:
 @router.get(
     "/v1/histogram",
     tags=["numbers"],
-    **documented("What is due when.", answers={200: "Histogram"}),
+    **documented("How many schedules are due when.", answers={200: "Histogram"}),
 )
 def histogram(
     request: Request,
     due_from: str | None = Query(None, description="Default: now."),
-    due_to: str | None = Query(None, description="Default: the last one's due time."),
+    due_to: str | None = Query(None, description="Default: the last due time."),
     buckets: int = Query(60, ge=1, le=BUCKETS_COUNT_MAX),
 ) -> Response:
-    """Counts of equal spans of time, exact and by topic, and how late each will be."""
+    """Exact counts per time span, counts by topic, and how late each span will be."""
     require(request.scope, Role.READ)
     at = server_state(request)
     now_ms, admin = at.clock.now_ms(), at.operations.admin
@@ -69,14 +69,14 @@ def histogram(
 @router.get(
     "/v1/deliveries",
     tags=["looking back"],
-    **documented("The last deliveries, latest first.", answers={200: "Deliveries"}),
+    **documented("List the last deliveries, latest first.", answers={200: "Deliveries"}),
 )
 def deliveries(
     request: Request,
     search: str = Query("", max_length=200, description="Part of the id or of the topic."),
     limit: int = Query(100, ge=1, le=1_000),
 ) -> Response:
-    """What the lanes handed to the producer, and how late; at high rates a sample."""
+    """What the lanes gave to the producer, and how late; at high rates a sample."""
     require(request.scope, Role.READ)
     at = server_state(request)
     wanted = search.encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""REST: one schedule, many, pages of them."""
+"""REST: create, get, list, change and cancel schedules."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ ETAG = re.compile(r'(W/)?"[^",\s]{1,100}"')
 NO_VERSION = "-" * VERSION_CHARS
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 LOOK_S = 1.0
-"""Longest wait for intake before a list, which is shown all the same when it does not come."""
+"""Longest wait for intake before a list, which is then shown anyway."""
 router = APIRouter(tags=["schedules"])
 
 
@@ -50,7 +50,7 @@ def answer(body: Any, *, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def server_state(request: Request) -> ServerState:
-    """What all requests share."""
+    """The state shared by all requests."""
     found: ServerState = request.app.state.server_state
     return found
 
@@ -59,17 +59,17 @@ def server_state(request: Request) -> ServerState:
     "/v1/schedules",
     status_code=201,
     **documented(
-        "Schedule one, or with application/x-ndjson many.",
+        "Create one schedule, or many with application/x-ndjson.",
         body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
         answers={201: "Schedule", 200: "Accepted"},
         headers=(IDEMPOTENCY_KEY,),
     ),
 )
 async def create(request: Request) -> Response:
-    """Returns when the schedule is safe: on the inbox, or in the store where there is no Kafka.
+    """Answers once the schedule is safe: on the inbox, or without Kafka in the store.
 
-    NDJSON is taken line by line, up to 100,000 of them; lines that are refused are told, and when
-    all are, it is an error.
+    NDJSON: one schedule per line, at most 100,000 lines. The answer lists refused lines; if all are
+    refused, it is an error.
     """
     who = require(request.scope, Role.WRITE)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -119,10 +119,10 @@ async def _create_many(at: ServerState, body: bytes) -> Response:
         if away and not any(ids):
             raise away
         if refused and len(refused) == len(lines):
-            told = f"every line is refused, the first: {refused[0]['detail']}"
+            told = f"every line was refused; the first: {refused[0]['detail']}"
             raise Problem(422, told, refused=refused)
         body = {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
-        # Lines that an outage has refused are for the caller to send again: nothing to keep.
+        # The caller sends lines refused by an outage again: `once` does not keep this answer.
         return answer(body, headers={"Retry-After": "1"} if away else None)
 
     return await run_in_threadpool(write)
@@ -130,7 +130,7 @@ async def _create_many(at: ServerState, body: bytes) -> Response:
 
 @router.get(
     "/v1/schedules",
-    **documented("Pending schedules in due order, page by page.", answers={200: "Page"}),
+    **documented("List pending schedules in due order, in pages.", answers={200: "Page"}),
 )
 def page(
     request: Request,
@@ -138,19 +138,20 @@ def page(
     due_to: str | None = Query(None, description="The same; not included."),
     id_prefix: str | None = Query(None),
     topic: str | None = Query(None),
-    caller: str | None = Query(None, description="As header CALLER_SERVICE says."),
+    caller: str | None = Query(None, description="Value of header CALLER_SERVICE."),
     state: Literal["pending", "claimed"] = Query(
-        "pending", description="claimed: on their way, without pages."
+        "pending", description="claimed: being delivered; one page only."
     ),
     order: Literal["first", "last"] = Query(
-        "first", description="Which come first: those due first, or last."
+        "first", description="Whether those due first or last come first."
     ),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
     cursor: str | None = Query(None),
 ) -> Response:
-    """With a filter a page may be short, or empty, and not the last one.
+    """With a filter, a page may be short or empty without being the last.
 
-    When intake is behind for a second, header Sendlater-Behind names what it has not read.
+    If intake is still behind after a second, header Sendlater-Behind lists the inbox partitions
+    that it has not read.
     """
     who = require(request.scope, Role.READ)
     at = server_state(request)
@@ -179,10 +180,10 @@ def page(
 
 @router.post(
     "/v1/schedules/{id:path}:deliver-now",
-    **documented("Make one due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
+    **documented("Make a schedule due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
 def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
-    """Answers moved, delivering (it is on its way already) or unknown."""
+    """Answers moved, delivering (it already is) or unknown."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
     changed = at.operations.deliver_now(_id(request, cut=NOW), version=_if_match(request))
     return _told(at, who, "deliver-now", changed)
@@ -191,13 +192,13 @@ def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
 @router.get(
     "/v1/schedules/{id:path}",
     **documented(
-        "One schedule, pending or claimed.",
+        "Get a pending or claimed schedule.",
         answers={200: "Schedule"},
         headers=(IF_NONE_MATCH,),
     ),
 )
 def get(request: Request, id: str) -> Response:  # noqa: ARG001
-    """404 when it is unknown, delivered or cancelled. Its version is the ETag."""
+    """404 if it is unknown, delivered or cancelled. Its version is the ETag."""
     who, at = require(request.scope, Role.READ), server_state(request)
     found = at.operations.get(_id(request))
     if found is None:
@@ -210,10 +211,10 @@ def get(request: Request, id: str) -> Response:  # noqa: ARG001
 
 @router.delete(
     "/v1/schedules/{id:path}",
-    **documented("Take one back.", answers={200: "Answer"}, headers=(IF_MATCH,)),
+    **documented("Cancel a schedule.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
 def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
-    """Answers cancelled, delivering (too late) or unknown, and it is true."""
+    """Answers cancelled, delivering (too late) or unknown."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
     changed = at.operations.cancel(_id(request), version=_if_match(request))
     return _told(at, who, "cancel", changed)
@@ -222,14 +223,14 @@ def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
 @router.patch(
     "/v1/schedules/{id:path}",
     **documented(
-        "Give one another due time.",
+        "Give a schedule another due time.",
         body={JSON: "NewTime"},
         answers={200: "Answer"},
         headers=(IF_MATCH,),
     ),
 )
 async def move(request: Request, id: str) -> Response:  # noqa: ARG001
-    """Answers moved, delivering (too late) or unknown. Times in the past mean now."""
+    """Answers moved, delivering (too late) or unknown. A time in the past means now."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
     due_ms = wire.decode(wire.When, await request.body()).resolve(now_ms=at.clock.now_ms())
 
@@ -241,9 +242,9 @@ async def move(request: Request, id: str) -> Response:  # noqa: ARG001
 
 
 def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Response:
-    """The answer to a change, which goes into the audit trail if it was made."""
+    """The answer to a change; a change that was made goes into the audit trail."""
     if changed.answer is Answer.CHANGED:
-        raise Problem(412, "it has been changed since; read it again")
+        raise Problem(412, "the schedule has changed since; read it again")
     body: dict[str, Any] = {"answer": changed.answer.value}
     headers = {}
     if changed.after is not None:
@@ -255,24 +256,24 @@ def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Resp
 
 
 def _id(request: Request, *, cut: str = "") -> bytes:
-    """The id in the path, byte for byte: ids need not be text."""
+    """The id in the path as bytes: it need not be text."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = unquote_to_bytes(raw.partition(b"?")[0])
     found = path.partition(ONE.encode())[2].removesuffix(cut.encode())
     if not found:
-        raise Problem(404, "expected an id behind /v1/schedules/")
+        raise Problem(404, "expected an id after /v1/schedules/")
     return found
 
 
 def _if_match(request: Request) -> str:
-    """The version asked for; empty: any."""
+    """The version in If-Match; empty: any."""
     given = request.headers.get("if-match", "*").strip()
     if given == "*":
         return ""
     if not ETAG.fullmatch(given):
         raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
     version = given.removeprefix("W/")[1:-1]
-    # The store compares as much as it is given: a part of a version is none.
+    # The store compares prefixes, so a shorter version must not reach it.
     return version if len(version) == VERSION_CHARS else NO_VERSION
 
 
@@ -283,7 +284,7 @@ def _quoted(schedule_id: bytes) -> str:
 async def once(
     request: Request, who: Identity, body: bytes, work: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """The answer to a request; with an Idempotency-Key the one given to the first such request."""
+    """The answer to a request; with an Idempotency-Key, the answer to the first such request."""
     key = request.headers.get("idempotency-key")
     if key is None:
         return await work()
@@ -298,7 +299,7 @@ async def once(
         if kept[:32] != digest:
             raise Problem(422, "Idempotency-Key: used before with another request")
         if len(kept) == 32:
-            raise Problem(409, "the first request with this Idempotency-Key is under way")
+            raise Problem(409, "the first request with this Idempotency-Key is still running")
         status, headers, content = msgspec.json.decode(kept[32:])
         headers["Idempotency-Replayed"] = "true"
         return Response(content, status_code=status, media_type=JSON, headers=headers)

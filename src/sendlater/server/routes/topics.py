@@ -1,4 +1,4 @@
-"""REST: the records of a topic, as they come too; sending rejected and dead ones again."""
+"""REST: the last and the new records of a topic; scheduling rejected and dead ones again."""
 
 from typing import Any
 
@@ -26,18 +26,18 @@ router = APIRouter()
 @router.get(
     "/v1/records",
     tags=["looking back"],
-    **documented("The last records of a topic, latest first.", answers={200: "Records"}),
+    **documented("List the last records of a topic, latest first.", answers={200: "Records"}),
 )
 def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
-    search: str = Query("", max_length=200, description="In key, headers or value."),
-    key: str | None = Query(None, description="Those with this key; looks further back."),
-    id: str | None = Query(None, description="Deliveries of this schedule; with `since_ms`."),
-    since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: not before."),
+    search: str = Query("", max_length=200, description="Part of key, a header or value."),
+    key: str | None = Query(None, description="Only this key; searches more records."),
+    id: str | None = Query(None, description="Deliveries of this schedule; needs `since_ms`."),
+    since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: from then on."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
-    """Rejected records and dead letters say why in headers; `place` names one for redriving."""
+    """Rejected and dead records have the reason in headers; `place` identifies a record."""
     who, at = require(request.scope, Role.READ), server_state(request)
     payload = at.shows_payload(who)
     if (search or key is not None) and not payload:
@@ -61,19 +61,19 @@ def records(
 @router.get(
     "/v1/records:follow",
     tags=["looking back"],
-    **documented("Records of a topic as they come.", answers={200: "Following"}),
+    **documented("Wait for new records of a topic.", answers={200: "Following"}),
 )
 async def follow_records(
     request: Request,
     topic: str = Query(description="Any topic."),
     cursor: str | None = Query(
-        None, description="Of the call before; without: from now on.", pattern=wire.POSITIONS
+        None, description="From the previous call. Default: from now on.", pattern=wire.POSITIONS
     ),
     from_start: bool = Query(False, description="Without a cursor: from the first record kept."),
     limit: int = Query(500, ge=1, le=PAGE_COUNT_MAX),
-    wait: float = Query(1, ge=1, le=FOLLOW_WAIT_S_MAX, description="Seconds, for the first one."),
+    wait: float = Query(1, ge=1, le=FOLLOW_WAIT_S_MAX, description="Seconds to wait for a record."),
 ) -> Response:
-    """Answers as soon as there are any, or with none after `wait`. Ask again with the cursor."""
+    """Answers once there are records, or with none after `wait`. Call again with the cursor."""
     who, at = require(request.scope, Role.READ), server_state(request)
     if not wire.is_topic(topic):
         raise Problem(422, f"topic: expected a topic name, got {topic[:80]!r}")
@@ -92,7 +92,7 @@ async def follow_records(
         items = [show_record(one, payload=payload) for one in found]
         return {"items": items, "cursor": wire.to_positions(following)}
 
-    # In threads of their own: those who wait for records must not keep others waiting.
+    # Separate threads: requests that wait for records must not block other requests.
     return answer(await to_thread.run_sync(work, limiter=at.followers))
 
 
@@ -100,12 +100,12 @@ async def follow_records(
     "/v1/records:redrive",
     tags=["looking back"],
     **documented(
-        "Schedule records of a topic anew.", body={JSON: "Redrive"}, answers={200: "Redriven"}
+        "Schedule records of a topic again.", body={JSON: "Redrive"}, answers={200: "Redriven"}
     ),
 )
 async def redrive_records(request: Request) -> Response:
-    """They stay on their topic too; each gets a new id. Dead events go to their handlers, with all
-    attempts before them."""
+    """The records stay on their topic; each schedule gets a new id. Dead events go to their
+    handlers and get all attempts again."""
     who, at = require(request.scope, Role.ADMIN), server_state(request)
     given = wire.decode(wire.Redrive, await request.body())
     due_ms = at.clock.now_ms() + wire.delay_ms(given.delay)

@@ -1,4 +1,4 @@
-// Who changed what, latest first, and undoing it.
+// The audit trail, latest first, and undo.
 import { $, ask, can, confirmed, count, el, guard, remember, say, time } from "./shared.js";
 
 const SHOWN = 200;
@@ -10,7 +10,7 @@ async function show() {
     el("td", { class: "cut" }, JSON.stringify(one.what)), el("td", {}, count(one.count)),
     el("td", {}, one.can_undo ? time(one.undo_until_ms) : ""),
     el("td", {}, one.can_undo && can.admin ? el("button", { type: "button", "aria-label": `Undo ${one.action} of ${one.count}`, onclick: guard(async () => {
-      if (!(await confirmed("Undo", `What was cancelled comes back, what was moved goes back: ${one.count} schedules.`))) return;
+      if (!(await confirmed("Undo", `Cancelled schedules are restored, moved ones are moved back: ${one.count} schedules.`))) return;
       const done = await ask("POST", `/v1/audit/${one.id}:undo`);
       say(`${count(done.changed)} of ${count(done.matched)} undone.`);
       await show();

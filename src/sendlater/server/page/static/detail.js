@@ -1,4 +1,4 @@
-// One schedule: what it is, its payload, its life, its versions, and what can be done to it.
+// One schedule: its facts, payload, life and versions, and the actions on it.
 import { $, ask, body, can, confirmed, count, el, guard, query, say, span, time } from "./shared.js";
 
 const given = new URLSearchParams(location.search);
@@ -11,7 +11,7 @@ const id = given.get("id") || "";
 function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {}, value)); }
 
 // --- payload ---
-// A number is shown as it is written: 2^53 and more, 1.0, 1e400 are none of JavaScript's.
+// Numbers are shown as written: JavaScript would change 1.0, 1e400 and numbers above 2^53.
 class Written { constructor(source) { this.source = source; } }
 const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
 function tree(value, name) {
@@ -65,7 +65,7 @@ async function itsVersions(one) {
   const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, key: id, limit: 20 })).catch(() => ({ items: [] }))));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
-// Each delivery is looked up on its topic: where it stands there, and what it is.
+// Each delivery is looked up on its topic, for its place and content.
 async function itsDeliveries() {
   const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: 20 }));
   return Promise.all(told.items.filter((each) => each.id === id).map(async (each) => {
@@ -104,7 +104,7 @@ function showDelivered(each, record) {
   showPayload(record);
 }
 
-// --- deeds ---
+// --- actions ---
 function deed(label, words, work) {
   return el("button", { type: "button", onclick: guard(async () => {
     if (!(await confirmed(label, words))) return;
@@ -131,7 +131,7 @@ async function show() {
     if (can.write && one.state === "pending") {
       const to = el("input", { value: "+1h", size: 22, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
       $("#actions").append(
-        deed("Cancel", "It is taken back; this can be undone from the audit trail.", () => ask("DELETE", path)),
+        deed("Cancel", "It is cancelled; this can be undone from the audit trail.", () => ask("DELETE", path)),
         deed("Deliver now", "It is delivered at once.", () => ask("POST", path + ":deliver-now")),
         deed("Move to", "It gets another due time.", () => ask("PATCH", path, { due_at: to.value })), to);
     }

@@ -1,4 +1,4 @@
-// The last deliveries, and delivering one or many of them again.
+// The last deliveries, and sending some of them again.
 import { $, ask, can, chosenPlaces, confirmed, el, guard, isLive, onStats, query, remember, say, selectAll, span, time } from "./shared.js";
 
 const AGAIN_MAX = 50;
@@ -7,7 +7,7 @@ let shown = [];
 let asked = 0;
 const chosen = () => document.querySelector("#deliveries tbody input:checked");
 const fillForm = () => { form.elements.search.value = new URLSearchParams(location.search).get("search") || ""; };
-// What was asked for by itself is dropped when a hand asked since, or chooses: rows must not move under it.
+// An automatic refresh is dropped if the user searched since or is selecting: rows must not move then.
 async function show({ quiet = false } = {}) {
   const mine = quiet ? asked : ++asked;
   const got = await ask("GET", "/v1/deliveries?" + query({ search: form.elements.search.value, limit: 200 }));
@@ -25,7 +25,7 @@ form.addEventListener("submit", guard(async (event) => {
 }));
 addEventListener("popstate", guard(async () => { fillForm(); await show(); }));
 
-// Each is looked up on its topic first: only its id is remembered.
+// Each is looked up on its topic first: the list of deliveries has only its id.
 async function deliverAgain(ones) {
   let [done, missing] = [0, 0];
   for (const one of ones) {

@@ -1,4 +1,4 @@
-// Numbers, the table of what is pending, and what is done to all that match.
+// Numbers, the table of pending schedules, and actions on all that match.
 import { $, ask, can, confirmed, count, el, guard, onStats, query, remember, say, span, time } from "./shared.js";
 import { askTimeline, drawTimeline, onSelect, readAddress } from "./timeline.js";
 
@@ -46,7 +46,7 @@ const fromAddress = (name) => new URLSearchParams(location.search).get(name) || 
 function fillForm() {
   for (const name of FIELDS) form.elements[name].value = fromAddress(name);
 }
-// One answer looks at a bounded number: few that pass a filter are gathered over several.
+// Each answer searches a bounded number of schedules: with a filter, ask until the page is full.
 async function* gather(order) {
   const items = [];
   next = fromAddress("cursor");
@@ -86,7 +86,7 @@ $("#first").addEventListener("click", guard(() => look({})));
 $("#sort").addEventListener("click", guard(() => look({ order: fromAddress("order") ? "" : "last" })));
 addEventListener("popstate", guard(async () => { fillForm(); readAddress(); await Promise.all([showPage(), drawTimeline()]); }));
 
-// --- what is done to all that match ---
+// --- actions on all that match ---
 function selection() {
   const given = Object.fromEntries(Object.entries(chosen()).filter(([, value]) => value));
   if (!Object.keys(given).length) throw new Error("select something first: drag over the chart, or filter");
@@ -106,7 +106,7 @@ function deed(label, path, more, words) {
 if (can.admin) {
   const by = el("input", { id: "by", value: "1h", size: 6, "aria-label": "how long, for shift and spread" });
   $("#actions").append(
-    deed("Cancel all", "/v1/schedules:cancel", () => ({}), "All of them are taken back; this can be undone."),
+    deed("Cancel all", "/v1/schedules:cancel", () => ({}), "All of them are cancelled; this can be undone."),
     deed("Deliver all now", "/v1/schedules:deliver-now", () => ({}), "All of them are delivered at once; this cannot be undone."),
     deed("Shift all by", "/v1/schedules:reschedule", () => ({ shift: by.value }), "Each gets a later (or earlier) due time; this can be undone."),
     deed("Spread all over", "/v1/schedules:reschedule", () => ({ spread: by.value }), "They are spread evenly, from the first one's due time on; this can be undone."),
@@ -121,7 +121,7 @@ onSelect(guard(async (from, to) => {
 
 fillForm();
 onStats(showStats);
-// Numbers and table first: plotly's script keeps the browser busy for a while.
+// Numbers and table first: plotly's script takes a while to load.
 const timeline = askTimeline();
-timeline.catch(() => {}); // told when it is drawn
+timeline.catch(() => {}); // reported when it is drawn
 Promise.all([guard(async () => showStats(await ask("GET", "/v1/stats")))(), guard(showPage)()]).then(() => guard(drawTimeline)(timeline));

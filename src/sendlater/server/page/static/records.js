@@ -1,4 +1,4 @@
-// The last records of the rejected, the dead-letter or any other topic, and sending them again.
+// The last records of the rejected, dead-letter or any other topic, and sending them again.
 import { $, ask, body, can, chosenPlaces, confirmed, el, guard, query, remember, say, selectAll, time } from "./shared.js";
 
 const form = $("#filter");
@@ -16,7 +16,7 @@ async function show() {
     el("td", {}, one.place), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, one.reason || (one.event_error ? "handler failed" : "")),
     el("td", {}, one.detail || one.event_error || ""), el("td", {}, one.target || one.event_type || ""),
     el("td", { class: "cut" }, (one.value ?? (can.payload ? "(bytes)" : "(hidden)")).slice(0, 120)))));
-  $("#note").textContent = got.items.length ? `${got.items.length} shown.` : "Nothing there.";
+  $("#note").textContent = got.items.length ? `${got.items.length} shown.` : "No records.";
 }
 form.addEventListener("submit", guard(async (event) => {
   event.preventDefault();
@@ -25,7 +25,7 @@ form.addEventListener("submit", guard(async (event) => {
 }));
 addEventListener("popstate", guard(async () => { fillForm(); await show(); }));
 if (can.admin) {
-  const target = el("input", { placeholder: "as it was meant", size: 16 });
+  const target = el("input", { placeholder: "default: the intended one", size: 16 });
   $("#actions").append(selectAll("#records"), el("button", { type: "button", onclick: guard(async () => {
     const places = chosenPlaces("#records");
     if (!(await confirmed(`Redrive ${places.length}`, "They are delivered again, at once, under new ids.", { danger: false }))) return;

@@ -1,4 +1,4 @@
-// What every page shares: asking /v1, showing times, theme, live numbers, the question before a deed.
+// Shared by all pages: requests to /v1, times, theme, live numbers, confirmation of actions.
 export const body = document.body.dataset;
 export const can = { write: body.role !== "read", admin: body.role === "admin", payload: body.payload === "true" };
 export const $ = (selector) => document.querySelector(selector);
@@ -43,7 +43,7 @@ export function query(values) {
   return made.toString();
 }
 
-// The address tells what is shown: set what is given, drop what is empty.
+// The address holds what is shown: set given values, drop empty ones.
 export function remember(changes) {
   const now = new URLSearchParams(location.search);
   for (const [key, value] of Object.entries(changes)) if (value) now.set(key, value); else now.delete(key);
@@ -125,7 +125,7 @@ export function onStats(told) { listeners.stats.push(told); follow(); }
 export const isLive = () => live.getAttribute("aria-pressed") === "true";
 addEventListener("pagehide", () => source && source.close());
 
-// --- the question before a deed ---
+// --- confirmation of actions ---
 export function confirmed(title, text, { danger = true } = {}) {
   const dialog = $("#ask");
   $("#ask-title").textContent = title;
@@ -138,7 +138,7 @@ export function confirmed(title, text, { danger = true } = {}) {
   });
 }
 
-// --- choosing rows ---
+// --- selecting rows ---
 export function chosenPlaces(table) {
   const places = Array.from(document.querySelectorAll(`${table} tbody input:checked`), (box) => box.value);
   if (!places.length) throw new Error("select at least one");

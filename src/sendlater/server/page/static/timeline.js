@@ -1,4 +1,4 @@
-// The future as a chart: bars by topic, the overdue in red left of now, the drain rate, predicted lateness.
+// Due times as a chart: bars by topic, overdue in red left of now, the drain rate, predicted lateness.
 import { $, ask, body, count, el, iso, isLive, onStats, onTheme, onTimes, query, remember, span, time, timesAre } from "./shared.js";
 
 const RANGES = [["minute", 60e3], ["hour", 3600e3], ["day", 86400e3], ["week", 7 * 86400e3], ["month", 30 * 86400e3], ["year", 365 * 86400e3], ["all", 0]];
@@ -108,7 +108,7 @@ function layout(got) {
 }
 
 function tellSpike(got) {
-  const drain = `Leaves at ${count(got.drain_per_s)} a second, as ${got.drain_measured ? "measured" : "assumed until it is measured"}.`;
+  const drain = `Delivered at ${count(got.drain_per_s)} a second, as ${got.drain_measured ? "measured" : "assumed until it is measured"}.`;
   const late = spikes(got).map((i) => `The spike of ${count(got.counts[i])} at ${iso(got.edges_ms[i])} will be up to ${span(got.late_ms[i])} late.`);
   $("#spike").textContent = [...late, drain].join(" ");
 }
@@ -122,7 +122,7 @@ function asTable(got) {
       el("td", {}, el("button", { type: "button", "aria-label": `Select from ${iso(from)}`, onclick: () => select(from, to) }, "Select"))));
   });
   if (got.overdue && !zoomed) rows.unshift(el("tr", { class: "bad" }, el("td", {}, "before now"), el("td", { class: "time" }, time(got.now_ms)), el("td", {}, count(got.overdue)), el("td", {}, "overdue"), el("td", {}), el("td", {})));
-  // What has the focus must not vanish under it while numbers are live.
+  // The focused element must stay while numbers are updated.
   if (!$("#chart-table").contains(document.activeElement)) $("#chart-table tbody").replaceChildren(...rows);
 }
 
@@ -141,7 +141,7 @@ $("#log").addEventListener("change", (event) => show({ log: event.target.checked
 const again = () => $("#chart").dataset.ready && drawTimeline();
 onTheme(again);
 onTimes(again);
-// Drawing anew would end a drag.
+// A redraw would end a drag.
 let held = false;
 $("#chart").addEventListener("pointerdown", () => { held = true; });
 addEventListener("pointerup", () => { held = false; });

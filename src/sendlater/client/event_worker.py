@@ -179,6 +179,21 @@ class EventWorker:
         except Exception as error:
             return await self._bury(record, f"cannot be decoded: {error}")
         began = time.monotonic()
+        failure, overdue = await self._call(event, context, began)
+        self.tally.seconds += time.monotonic() - began
+        if not failure:
+            self.tally.succeeded += 1
+            return True
+        settled = await self._fail(record, context, failure)
+        if overdue is not None and not overdue.done():
+            # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
+            await asyncio.wait({overdue})
+        return settled
+
+    async def _call(
+        self, event: Any, context: Context, began: float
+    ) -> tuple[str, "asyncio.Future[Any] | None"]:
+        """Why the handler failed, empty where it has not; and its thread, which may still run."""
         overdue: asyncio.Future[Any] | None = None
         failure = ""
         try:
@@ -204,15 +219,7 @@ class EventWorker:
             failure = _told(error)  # something the handler awaited was cancelled, not this worker
         except Exception as error:
             failure = _told(error)
-        self.tally.seconds += time.monotonic() - began
-        if not failure:
-            self.tally.succeeded += 1
-            return True
-        settled = await self._fail(record, context, failure)
-        if overdue is not None and not overdue.done():
-            # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
-            await asyncio.wait({overdue})
-        return settled
+        return failure, overdue
 
     async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
         now_ms = SystemClock().now_ms()

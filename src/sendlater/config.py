@@ -1,6 +1,7 @@
-"""Every setting and every limit, once, with unit, default and reason.
+"""All settings, with unit, default and limits.
 
-Order: command-line flags, then `SENDLATER_*` environment, then the TOML file, then the default.
+Precedence: command-line flags, then `SENDLATER_*` environment, then the TOML file, then the
+default.
 """
 
 import os
@@ -40,9 +41,10 @@ class Inbox(_Model):
     topic: str
     dialect: Literal["headers", "envelope"] = "headers"
     journal: bool = False
-    """A compacted topic that is the truth: tombstones and history follow each delivery (S1)."""
+    """A compacted topic that is the source of truth: each delivery writes a tombstone and history,
+    as in etf1's scheduler."""
     copy_to: str = ""
-    """A journal that everything read here is copied to first, for the same safety."""
+    """The journal that every record of this inbox is copied to first, to make it as safe."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -55,68 +57,69 @@ class Inbox(_Model):
 
 
 def data_dir() -> Path:
-    """Where the embedded Redis keeps its data, checkpoints live and sockets are."""
+    """Default directory for the data of the embedded Redis and for checkpoints."""
     return Path(platformdirs.user_data_dir("sendlater"))
 
 
 def cache_dir() -> Path:
-    """Where downloaded jars are kept; safe to delete."""
+    """Default directory for downloaded jars; safe to delete."""
     return Path(platformdirs.user_cache_dir("sendlater"))
 
 
 class Settings(BaseSettings):
-    """The settings of one installation. Unknown names are refused, wherever they come from."""
+    """The settings of one installation. Unknown names are refused."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     space: str = Field("sendlater", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """Key prefix of this installation in Redis; installations with other spaces do not meet."""
+    """Key prefix of this installation in Redis; installations with other spaces are separate."""
     bootstrap_servers: str = ""
     """Kafka brokers, `host:port,host:port`. Empty: topics on Redis Streams, for development."""
     redis: SecretStr = SecretStr("")
-    """Redis URL, `redis://`, `rediss://`, `unix://` or `redis+cluster://`. Empty: own server."""
+    """Redis URL: `redis://`, `rediss://`, `unix://`, `redis+cluster://`. Empty: embedded Redis."""
     kafka: dict[str, str] = {}
     """Client settings for every Kafka client, in librdkafka's names (security.protocol, ...)."""
     kafka_java: dict[str, str] = {}
-    """More settings for Spark's Kafka client alone, in Kafka's Java names; they win."""
+    """More settings for Spark's Kafka client only, in Kafka's Java names; they take precedence."""
     inboxes: tuple[Inbox, ...] = (
         Inbox(topic="schedules", dialect="headers"),
         Inbox(topic="envelopes", dialect="envelope"),
     )
-    """Topics to read schedules from, each with the dialect it is written in."""
+    """Topics to read schedules from, each with its dialect."""
     pending: Literal["redis", "buckets"] = "redis"
     """Where schedules wait: in Redis, or in Kafka alone, in topics of exponential time buckets."""
     bucket_count: int = Field(30, ge=2, le=40)
     """Buckets of 0-1 s, 1-2 s, 2-4 s ...; thirty reach 17 years. Each is a topic."""
     bucket_topics: str = Field("", pattern=r"^[A-Za-z0-9_.-]{0,240}$")
-    """What the bucket topics' names begin with, before `-00` and so on. Empty: `SPACE-bucket`."""
+    """Prefix of the bucket topics' names, before `-00` and so on. Empty: `SPACE-bucket`."""
     on_empty_store: Literal["replay", "skip", "stop"] = "replay"
-    """What to do when Redis is empty but an ordinary inbox is not.
+    """What to do if Redis is empty but an inbox that is not a journal has records.
 
-    replay: read what the topic still holds; nothing is lost, and what was delivered comes again.
-    skip: begin at its end; what was pending is lost. stop: do not start.
+    replay: read what the topic still holds; nothing is lost, but delivered records are delivered
+    again. skip: start at its end; pending schedules are lost. stop: do not start.
     """
     rejected_topic: str = "rejected"
-    """Where records go that cannot be scheduled, with the reason in headers."""
+    """Topic for records that cannot be scheduled, with the reason in headers."""
     dead_topic: str = "dead-letters"
-    """Where handlers put events they have given up on; the page and the metrics count them."""
+    """Topic for events that handlers gave up on; the page and the metrics count them."""
     history_topic: str = "history"
-    """Where a copy of each delivery from a journal goes. Empty: nowhere."""
+    """Topic for a copy of each delivery from a journal. Empty: none."""
     horizon: str = ""
-    """How far ahead schedules of journals are held in Redis, as `24h`; the rest waits in Kafka and
-    is planned in before its time. Empty: everything is in Redis."""
+    """How far ahead schedules of journals are kept in Redis, such as `24h`; the rest waits in Kafka
+    and is read into Redis before it is due. Empty: everything is in Redis."""
     liveness_topic: str = "sendlater-liveness"
-    """Where probes of `/liveness` are delivered; they leave no history."""
+    """Topic that probes of `/liveness` are delivered to; they have no history."""
     past: Literal["deliver", "reject"] = "deliver"
-    """What becomes of a schedule that was due before it was written: delivered at once, or not."""
+    """Whether a schedule that was due before it was written is delivered at once or rejected."""
     past_grace_s: int = Field(0, ge=0)
-    """With past = "reject", how many seconds before is still delivered (S1's grace interval)."""
+    """With past = "reject", how many seconds in the past are still delivered (etf1's grace
+    interval)."""
     keep_input_headers: bool = False
-    """Leave scheduler-epoch and the other control headers on delivered records (S1's code does)."""
+    """Leave scheduler-epoch and the other control headers on delivered records, as etf1 does."""
     max_delay_days: int = Field(3_660, gt=0)
-    """Schedules further away than this are rejected: usually a wrong unit. Ten years."""
+    """Schedules further ahead are rejected: usually a wrong unit. Default: ten years."""
     max_payload_bytes: int = Field(1_000_000, gt=0)
     """Larger payloads are rejected. Kafka's default record limit is 1,048,588 bytes."""
     create_topics: bool = True
@@ -124,25 +127,26 @@ class Settings(BaseSettings):
     topic_partitions: int = Field(4, gt=0, le=1_000)
     """Partitions of topics we create."""
     shards: int = Field(2, gt=0, le=64)
-    """Parts of the pending store, fixed for the life of a space; each lane has a task for each."""
+    """Parts of the pending store; cannot change later. Each lane has a task for each shard."""
     lanes: int = Field(2, ge=2, le=8)
-    """Delivery queries that overlap; two hide each other's pauses."""
+    """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
-    """How long one delivery batch lasts: shorter doubles less after a crash, longer costs less."""
+    """Length of a delivery batch: a shorter one duplicates less after a crash, a longer one costs
+    less."""
     idle_window_ms: int = Field(10_000, ge=500, le=60_000)
-    """The same when nothing is due soon."""
+    """Length of a delivery batch while nothing is due soon."""
     poll_ms: int = Field(2, ge=1, le=1_000)
-    """Pause between two claims of one task while schedules keep falling due."""
+    """Pause of a task between two claims while schedules are due."""
     standby_poll_ms: int = Field(20, ge=1, le=1_000)
     """The same for a lane while another is in the middle of its batch and claims for both."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
-    """Most schedules taken in one claim."""
+    """Most schedules in one claim."""
     intake_rows: int = Field(200_000, gt=0)
     """Most records one intake batch reads."""
     intake_trigger_ms: int = Field(200, ge=0, le=60_000)
-    """Least time between two intake batches: planning one costs much, however few its records."""
+    """Shortest time between two intake batches: planning one is expensive, even for few records."""
     intake_slots: int = Field(2, gt=0, le=64)
-    """Task slots kept for intake on a local Spark, besides lanes x shards."""
+    """Task slots reserved for intake on a local Spark, besides lanes x shards."""
     linger_ms: int = Field(2, ge=0, le=1_000)
     """`linger.ms` of the delivering producer."""
     spark_master: str = ""
@@ -150,53 +154,54 @@ class Settings(BaseSettings):
     spark: dict[str, str] = {}
     """More Spark settings, by their full names."""
     topics_retention_ms: int = Field(7 * 24 * 3_600_000, gt=0)
-    """Age at which records leave topics on Redis."""
+    """Age at which records are removed from topics on Redis."""
     topics_length_max: int = Field(1_000_000, gt=0)
-    """Most records one partition of a topic on Redis keeps."""
+    """Most records per partition of a topic on Redis."""
     stop_timeout_ms: int = Field(30_000, gt=0)
     """Longest a graceful stop waits for the lanes to finish their batch."""
     stand_by: bool | None = None
-    """With another service active on the space: wait for its end, or else take over from it, which
-    ends it. Not set: wait where an inbox is a journal."""
+    """If another service is active on the space: true waits until it ends, false takes over from it
+    and ends it. Not set: true if an inbox is a journal."""
     lease_ms: int = Field(4_000, ge=1_000, le=60_000)
-    """Of several services on a space one is active; it may be silent so long before it is dead."""
+    """Only one service on a space is active; after this time without a sign of life it counts as
+    dead."""
     margin_ms: int = Field(5_000, ge=0, le=600_000)
-    """A cancellation or a newer version that its inbox acknowledged so long before the due time
-    wins, always: what is due later waits until intake has read the inboxes."""
+    """A cancellation or newer version always takes effect if its inbox acknowledged it this long
+    before the due time: schedules due later wait until intake has read the inboxes."""
     hold_ms_max: int = Field(30_000, ge=0, le=3_600_000)
-    """Longest that a schedule waits for that, from when intake is at work; then it is delivered,
+    """Longest that a schedule waits for that, from when intake is running; then it is delivered,
     and the log says so."""
     recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
-    """Pause before deliveries of a dead service are looked up: its producer may be repeating."""
+    """Pause before the deliveries of a dead service are looked up: its producer may still send."""
     restart_delay_ms_max: int = Field(10_000, gt=0)
-    """Longest pause before a failed query is started again; the first is 500 ms, then doubled."""
+    """Longest pause before a failed query is restarted; the first is 500 ms, then doubled."""
     metrics_addr: str = ""
     """`host:port` of Prometheus metrics; empty: none."""
     http_addr: str = ""
-    """`host:port` of REST and the page; empty: none. Beyond this machine it needs http_tokens."""
+    """`host:port` of REST and the page; empty: none. Unless on loopback, it needs http_tokens."""
     http_tokens: Path | None = None
-    """File of tokens: a line of name, role (read, write, admin) and SHA-256 each. None: on this
-    machine everybody may do everything."""
+    """File of tokens, one per line: name, role (read, write, admin) and SHA-256. None: everybody on
+    this machine has all rights."""
     http_cert: Path | None = None
     """Certificate (PEM) for https; with http_key."""
     http_key: Path | None = None
     """Private key (PEM) for https."""
     http_payload_role: Literal["read", "write", "admin"] = "read"
-    """Lowest role that is shown payloads, keys and headers."""
+    """Lowest role that may see payloads, keys and headers."""
     http_badge: str = Field("", max_length=40)
     """Name of the environment, shown on every page: production, staging, ..."""
     undo_hours: int = Field(24, ge=0, le=24 * 30)
     """How long a change made through REST or the page can be undone; 0: not at all."""
     canary_topic: str = ""
-    """Topic that a message a minute is sent to through the whole pipeline; empty: none."""
+    """Topic for a test message per minute through the whole pipeline; empty: none."""
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
-    """Least severity of events that are logged."""
+    """Lowest severity that is logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """Lines on standard error; auto: text on a terminal, else JSON."""
+    """Format of the log on standard error; auto: text on a terminal, else JSON."""
     graylog: str = Field("", pattern=r"^$|^.+:[0-9]{1,5}$")
-    """`host:port` of a Graylog (GELF over UDP) that log events go to as well; empty: none."""
+    """`host:port` of a Graylog server (GELF over UDP) that gets the log too; empty: none."""
     data_dir: Path = Field(default_factory=data_dir)
-    """Data of the embedded Redis, and scratch checkpoints."""
+    """Data of the embedded Redis, and temporary checkpoints."""
     cache_dir: Path = Field(default_factory=cache_dir)
     """Downloaded jars."""
     maven_mirror: str = ""
@@ -258,24 +263,24 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment, file: the file arrives through `load` as a source of its own."""
+        """The sources in their precedence: flags, environment, file."""
         return init_settings, env_settings, FileSettings(settings_cls)
 
     @property
     def on_kafka(self) -> bool:
-        """Whether records are carried by Kafka; otherwise by topics on Redis."""
+        """Whether topics are on Kafka; otherwise they are on Redis."""
         return bool(self.bootstrap_servers)
 
     @property
     def horizon_ms(self) -> int | None:
-        """The horizon in milliseconds; None where there is none."""
+        """The horizon in milliseconds; None if there is none."""
         if not self.horizon:
             return None
         return round(durationpy.from_str(self.horizon).total_seconds() * 1_000)
 
     @property
     def taken_in(self) -> tuple[Inbox, ...]:
-        """Inboxes that intake reads: all but those that are copied to a journal first."""
+        """Inboxes that intake reads: all except those copied to a journal first."""
         return tuple(inbox for inbox in self.inboxes if not inbox.copy_to)
 
     @property
@@ -285,11 +290,11 @@ class Settings(BaseSettings):
 
     @property
     def stands_by(self) -> bool:
-        """Whether a start waits for the end of another active service."""
+        """Whether a start waits until another active service ends."""
         return bool(self.journals) if self.stand_by is None else self.stand_by
 
     def shown(self) -> dict[str, Any]:
-        """The effective settings as plain JSON values, secrets hidden."""
+        """The effective settings as JSON values, with secrets hidden."""
         plain = self.model_dump(mode="json") | {"redis": self.redis.get_secret_value()}
         shown: dict[str, Any] = hide_secrets(plain)
         return shown
@@ -298,7 +303,7 @@ class Settings(BaseSettings):
 def load(**flags: Any) -> Settings:
     """The effective settings; flags that are None count as not given.
 
-    Raises BadSettings, in words, for unknown names and values out of range.
+    Raises BadSettings for unknown names and values out of range.
     """
     _require_known(os.environ)
     try:
@@ -311,7 +316,7 @@ def load(**flags: Any) -> Settings:
 
 
 def _require_known(environment: Mapping[str, str]) -> None:
-    """Raises BadSettings for a variable with our prefix that is no setting: usually a slip."""
+    """Raises BadSettings for a variable with our prefix that is not a setting: usually a typo."""
     tables = {name for name, field in Settings.model_fields.items() if field.default == {}}
     for variable in environment:
         prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
@@ -324,7 +329,7 @@ def _require_known(environment: Mapping[str, str]) -> None:
 
 
 def _expected(name: str) -> str:
-    """What may have been meant by the name of a setting that does not exist."""
+    """Existing settings with names similar to `name`."""
     table, _, last = name.rpartition(".")
     known = sorted(Inbox.model_fields if table.startswith("inboxes") else Settings.model_fields)
     alike = get_close_matches(last, known, n=3, cutoff=0.5) or known
@@ -332,7 +337,7 @@ def _expected(name: str) -> str:
 
 
 def _told(error: Any) -> str:
-    """One validation error in words: which setting, what was expected and what came."""
+    """The message of a validation error: the setting, what was expected, what was received."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"unknown setting: {name}{_expected(name)}"

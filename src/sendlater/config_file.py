@@ -19,7 +19,7 @@ CONFIG_FILE_VARIABLE = "SENDLATER_CONFIG"
 
 
 class FileSettings(PydanticBaseSettingsSource):
-    """The TOML file named by SENDLATER_CONFIG, or ./sendlater.toml where there is one."""
+    """The TOML file named by SENDLATER_CONFIG, or ./sendlater.toml if it exists."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         raise NotImplementedError

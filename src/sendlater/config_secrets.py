@@ -1,4 +1,4 @@
-"""Settings without their secrets: passwords in addresses, and whatever is named like one."""
+"""Hides secrets in settings: passwords in URLs, and settings with the name of a secret."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ SECRET_WORDS = (
     *("password", "secret", "token", "jaas", "credential", "private"),
     *("key.pem", "keystore.key"),
 )
-"""A setting whose name has one of these in it is not shown."""
+"""A setting whose name contains one of these is hidden."""
 
 
 def hide_secrets(value: Any, name: str = "") -> Any:
-    """`value` without secrets: passwords in URLs, and whatever has a secret's name."""
+    """`value` with secrets hidden: passwords in URLs, and values with the name of a secret."""
     if isinstance(value, dict):
         return {k: hide_secrets(v, k) for k, v in value.items()}
     if isinstance(value, list):

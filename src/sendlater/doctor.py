@@ -1,4 +1,4 @@
-"""What an installation needs, whether it is there, and how to mend what is not."""
+"""Checks what an installation needs, and says how to fix what is missing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.buckets.topics import forgetful
 
 PYSPARK_VERSION = "4.2."
-"""The series that the connector's jars in ivy.xml are made for."""
+"""The PySpark series that the connector's jars in ivy.xml are made for."""
 BROKER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `ok` None: it works, but think about it. `mend` says what to do."""
+    """The result of one check. `ok` None is a warning. `mend` says what to do."""
 
     name: str
     ok: bool | None
@@ -35,7 +35,7 @@ class Finding:
 
 
 def checks(settings: Settings) -> Iterator[Finding]:
-    """Look at everything, one finding after another. Never raises: what fails is a finding."""
+    """Run all checks, one finding after another. Never raises: a failed check is a finding."""
     looks = {"java": _java, "pyspark": _pyspark}
     if settings.pending == "redis":
         looks["redis"] = _redis
@@ -61,7 +61,7 @@ _MEND = {
 
 
 def store_troubles(redis_url: str) -> list[Finding]:
-    """What is wrong with a Redis that answers, for the start of a service to tell."""
+    """Problems of a Redis that answers, to report when a service starts."""
     return [finding for finding in _about_redis(redis_url) if not finding.ok]
 
 
@@ -86,7 +86,7 @@ def _connector(settings: Settings) -> Iterator[Finding]:
     if found:
         yield Finding("connector", True, f"{len(found)} jars in {found[0].parent}")
     else:
-        mend = "the first start downloads them; behind a wall, set maven_mirror"
+        mend = "the first start downloads them; without access to Maven Central, set maven_mirror"
         yield Finding("connector", None, "jars not downloaded yet", mend)
 
 
@@ -120,7 +120,7 @@ def _about_redis(url: str) -> Iterator[Finding]:
         "redis eviction",
         keeps,
         f"maxmemory-policy {facts.eviction}",
-        "" if keeps else "Redis may throw schedules away: set maxmemory-policy noeviction",
+        "" if keeps else "Redis may delete schedules: set maxmemory-policy noeviction",
     )
     yield _memory(facts)
     yield _clock("Redis", facts.ahead_ms, facts.ahead_error_ms)
@@ -145,7 +145,7 @@ def _memory(facts: RedisFacts) -> Finding:
         "redis memory",
         fits or None,
         f"{used} of {facts.max_bytes / 2**20:,.0f}",
-        "" if fits else "raise maxmemory before it is full: then nothing more is taken in",
+        "" if fits else "raise maxmemory: a full Redis accepts no schedules",
     )
 
 
@@ -177,9 +177,9 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 
 
 def _broker_clock(settings: Settings) -> Finding:
-    name, mend = "clock of the broker", "allow to create topics, for this check"
+    name, mend = "clock of the broker", "allow sendlater to create topics, for this check"
     if not settings.create_topics:
-        return Finding(name, None, "not read: it takes a topic, and create_topics is off")
+        return Finding(name, None, "not read: this needs a topic, and create_topics is off")
     try:
         return _clock("the broker", *broker_clock(settings.bootstrap_servers, settings.kafka))
     except BrokerUnavailable as error:
@@ -187,7 +187,7 @@ def _broker_clock(settings: Settings) -> Finding:
 
 
 def _buckets(settings: Settings) -> Iterator[Finding]:
-    """Whether the bucket topics keep what waits in them."""
+    """Whether the bucket topics keep their records long enough."""
     ladder = Ladder.of(settings)
     client = admin(settings.bootstrap_servers, settings.kafka)
     known = client.list_topics(timeout=BROKER_TIMEOUT_S).topics
@@ -205,8 +205,8 @@ def _buckets(settings: Settings) -> Iterator[Finding]:
 def _topic_settings(
     client: AdminClient, topics: list[str], settings: Settings
 ) -> Iterator[Finding]:
-    """Whose clock a delay counts from, whether the rejected topic takes what an inbox took, and
-    whether journals are compacted."""
+    """Whether delays count from the broker's or the producer's clock, whether the rejected topic
+    accepts every record of an inbox, and whether journals are compacted."""
     inboxes = {inbox.topic for inbox in settings.inboxes}
     wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     futures = client.describe_configs(wanted, request_timeout=BROKER_TIMEOUT_S)
@@ -243,7 +243,7 @@ def _topic_settings(
             f"topic {settings.rejected_topic} size",
             fits or None,
             f"max.message.bytes {rejected:,}",
-            "" if fits else f"set it to {needed:,}: a rejected record is larger than it was",
+            "" if fits else f"set it to {needed:,}: a rejected record gets more headers",
         )
 
 

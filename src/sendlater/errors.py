@@ -1,50 +1,50 @@
-"""Every error sendlater raises, sorted by whose fault it is.
+"""All errors that sendlater raises, by cause.
 
 SendlaterError
-├── BadRequest           the caller's fault: correct the call and repeat it
-│   ├── BadTime          neither or both of delay and at, a naive datetime, unreadable text
-│   ├── BadSettings      a setting is unknown, missing or contradicts another
-│   ├── NoAttemptsLeft   a record has been retried as often as its Backoff allows
-│   └── NotSupported     this installation cannot do that; the message says where to look
-├── Unavailable          the world's fault: try again later, nothing is lost
-│   ├── StoreUnavailable Redis does not answer
+├── BadRequest             an error of the caller: correct the call and repeat it
+│   ├── BadTime            neither or both of delay and at, a naive datetime, unreadable text
+│   ├── BadSettings        a setting is unknown, missing or contradicts another
+│   ├── NoAttemptsLeft     a record has been retried as often as its Backoff allows
+│   └── NotSupported       this installation cannot do that; the message says where to look
+├── Unavailable            something is down or missing: try again later, nothing is lost
+│   ├── StoreUnavailable   Redis does not answer
 │   ├── BrokerUnavailable  Kafka does not answer
-│   │   └── MissingInbox it does, but does not know an inbox (any more)
-│   └── MissingTool      Java, a jar or a server binary is not there
-└── Stopped              ours, on purpose
-    ├── Fenced           a newer service has taken over this space
-    └── StoreWentBack    Redis came back older than it was; intake must start again from it
+│   │   └── MissingInbox   Kafka answers, but an inbox does not exist, or no longer
+│   └── MissingTool        Java, a jar or a server binary is not installed
+└── Stopped                the service stopped intentionally
+    ├── Fenced             a newer service has taken over this space
+    └── StoreWentBack      Redis lost its last writes; intake must start again from its state
 
-A record that cannot be scheduled is no exception: it goes to the rejected topic with a `Reason`.
+A record that cannot be scheduled raises nothing: it goes to the rejected topic with a `Reason`.
 """
 
 
 class SendlaterError(Exception):
-    """The root: catch this to catch everything of ours."""
+    """The base class of all errors of sendlater."""
 
 
 class BadRequest(SendlaterError, ValueError):
-    """The caller's fault."""
+    """An error of the caller."""
 
 
 class BadTime(BadRequest):
-    """A due time that cannot be understood."""
+    """A due time that is not valid."""
 
 
 class BadSettings(BadRequest):
-    """Settings that cannot be used."""
+    """Settings that are not valid."""
 
 
 class NoAttemptsLeft(BadRequest):
-    """A record that has been retried as often as it may be."""
+    """A record has been retried as often as its Backoff allows."""
 
 
 class NotSupported(BadRequest):
-    """Something this installation cannot do."""
+    """This installation cannot do that."""
 
 
 class Unavailable(SendlaterError):
-    """The world's fault; the same call may succeed later."""
+    """Something is down or missing; the same call may succeed later."""
 
 
 class StoreUnavailable(Unavailable):
@@ -56,20 +56,20 @@ class BrokerUnavailable(Unavailable):
 
 
 class MissingInbox(BrokerUnavailable):
-    """The broker answers, and an inbox is not there, or not for us to see."""
+    """The broker answers, but an inbox does not exist or we may not see it."""
 
 
 class MissingTool(Unavailable):
-    """Something the machine must have is not there; the message says how to get it."""
+    """A tool is not installed on this machine; the message says how to get it."""
 
 
 class Stopped(SendlaterError):
-    """We stopped on purpose."""
+    """The service stopped intentionally."""
 
 
 class Fenced(Stopped):
-    """A newer service owns this space; this one must not touch it any more."""
+    """A newer service owns this space; this one must not change it any more."""
 
 
 class StoreWentBack(Stopped):
-    """The store has seen less than we told it: it lost its last moments and must be fed again."""
+    """The store lost its last writes: intake must read those records again."""

@@ -1,4 +1,4 @@
-"""The command line. Data on stdout, talk on stderr; doors hold no rules."""
+"""The command line. Data goes to stdout, messages to stderr; the rules are in `operations`."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ CONNECTION = {f"--{one.name.replace('_', '-')}" for one in fields(Connection)}
 
 
 def main() -> None:
-    """The entry point: runs a command, and turns errors into a line and an exit code."""
+    """The entry point: runs a command, and converts errors to a message and an exit code."""
     try:
         code = app(behind_command(sys.argv[1:]))
     except BadRequest as error:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def behind_command(words: list[str]) -> list[str]:
-    """Options of the connection that stand before the command, put where its own options stand."""
+    """Moves connection options from before the command to after its own arguments."""
     first = 0
     while first < len(words) and words[first].partition("=")[0] in CONNECTION:
         first += 1 if "=" in words[first] else 2

@@ -1,4 +1,4 @@
-"""Commands that put a load on an installation: `sendlater bench`."""
+"""Load tests of an installation: `sendlater bench`."""
 
 import json
 from collections.abc import Iterator
@@ -36,12 +36,12 @@ def steady(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """A steady stream of schedules, each due 10 s after it is sent.
+    """Send a steady stream of schedules, each due 10 s after it is sent.
 
     Args:
         rate: Schedules a second.
-        seconds: How long, after the warm-up.
-        warm_up: Seconds at the same rate that are not measured; longer while intake is behind.
+        seconds: How long to measure, after the warm-up.
+        warm_up: Seconds at the same rate, not measured; extended while intake is behind.
     """
     from sendlater.bench.load import steady as run
 
@@ -58,10 +58,10 @@ def burst(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """Many schedules due in one instant.
+    """Send many schedules that are due at the same instant.
 
     Args:
-        count: How many.
+        count: Number of schedules.
         warm_up: Schedules delivered before, not measured.
     """
     from sendlater.bench.load import burst as run
@@ -81,15 +81,15 @@ def rest(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """Single POSTs to REST at a steady rate; what was posted is taken back in the end.
+    """Send single POSTs to REST at a steady rate; at the end the schedules are cancelled.
 
-    Without --url it goes to `http_addr` of the settings.
+    Default of --url: setting `http_addr`.
 
     Args:
         rate: POSTs a second.
-        seconds: How long, after the warm-up.
-        warm_up: Seconds at the same rate that are not measured.
-        connections: Connections that are kept open.
+        seconds: How long to measure, after the warm-up.
+        warm_up: Seconds at the same rate, not measured.
+        connections: Connections kept open.
     """
     from sendlater.bench.rest import rest as run
 
@@ -138,5 +138,5 @@ def _tell_result(result: dict[str, Any], as_json_: bool) -> None:
 
 
 def _unbalanced(result: dict[str, Any]) -> int:
-    """Promises broken, of a ledger's account."""
+    """Number of lost, early and duplicated messages in a result."""
     return int(result["lost"] + result["early"] + result["duplicated"])

@@ -1,4 +1,4 @@
-"""The command that shows the settings in force."""
+"""The command that shows the effective settings."""
 
 import json
 
@@ -13,6 +13,6 @@ from sendlater.cli.connection import (
 
 @config_app.command(name="show")
 def config_show(*, connection: Connection = HERE) -> int:
-    """Print the effective settings as JSON, secrets hidden."""
+    """Print the effective settings as JSON, with secrets hidden."""
     out.print(json.dumps(connection.settings().shown(), indent=2))
     return OK

@@ -1,4 +1,4 @@
-"""What every command shares: the apps, the exit codes, which installation.
+"""Shared by all commands: the apps, the exit codes, the connection options.
 
 Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5 cannot connect,
 130 interrupted.
@@ -23,7 +23,7 @@ from sendlater.logs import configure
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 BROKER_TIMEOUT_S = 10.0
-"""Longest wait for a broker's first answer."""
+"""Longest wait for the broker's first answer."""
 
 app = App(
     name="sendlater",
@@ -32,10 +32,10 @@ app = App(
     result_action="return_value",
 )
 config_app = App(name="config", help="Settings.")
-bench_app = App(name="bench", help="Loads against the configured installation.")
+bench_app = App(name="bench", help="Load tests of the configured installation.")
 app.command(config_app)
 app.command(bench_app)
-# What is shown comes from messages: `[red]` and `:smile:` in it must stay what they are.
+# Output contains users' data: `[red]` and `:smile:` in it must stay as they are.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
 out = Console(**_PLAIN)
 err = Console(stderr=True, **_PLAIN)
@@ -44,12 +44,12 @@ err = Console(stderr=True, **_PLAIN)
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Which installation: the rest comes from the environment and the settings file."""
+    """The installation; other settings come from the environment and the settings file."""
 
     bootstrap_servers: str | None = None
-    "Kafka brokers, host:port; without: topics on Redis."
+    "Kafka brokers, host:port. Empty: topics on Redis."
     redis: str | None = None
-    "Redis URL; without: the embedded server."
+    "Redis URL. Empty: the embedded Redis."
     space: str | None = None
     "Key prefix of the installation."
     config: Path | None = None
@@ -60,7 +60,7 @@ class Connection:
     "File with the token for --url."
 
     def settings(self, **flags: Any) -> Settings:
-        """The effective settings; what is logged from here on follows them. Raises BadSettings."""
+        """The effective settings; logging is configured by them. Raises BadSettings."""
         if self.config is not None:
             os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
         given = {
@@ -82,7 +82,7 @@ Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
 
 
 def etf1_settings() -> dict[str, Any]:
-    """Settings from the environment of an etf1 scheduler."""
+    """Settings from the environment of etf1's scheduler."""
     from sendlater.etf1.environment import etf1_flags
 
     return etf1_flags(os.environ)
@@ -90,9 +90,9 @@ def etf1_settings() -> dict[str, Any]:
 
 @contextmanager
 def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iterator[Any]:
-    """A scheduler on the installation; raises Unavailable, soon, when there is none.
+    """A Scheduler for the installation; soon raises Unavailable if it cannot be reached.
 
-    `store_alone`: the broker is not needed, and may be away.
+    `store_alone`: the broker is not needed, and need not answer.
     """
     from sendlater.client.scheduler import Scheduler
     from sendlater.local.redis_server import embedded_url
@@ -117,7 +117,7 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
 
 
 def token_of(connection: Connection) -> str | None:
-    """The token for --url. Raises BadRequest when its file cannot be read."""
+    """The token for --url. Raises BadRequest if its file cannot be read."""
     path = connection.token_file
     try:
         return None if path is None else path.read_text().strip()
@@ -126,7 +126,7 @@ def token_of(connection: Connection) -> str | None:
 
 
 def _require_inboxes(settings: Settings) -> None:
-    """Raises BrokerUnavailable in words; a producer would only go on trying, half a minute."""
+    """Raises BrokerUnavailable with a clear message; a producer would retry for half a minute."""
     from confluent_kafka import KafkaException
 
     from sendlater.local.kafka_server import admin

@@ -1,4 +1,4 @@
-"""Commands that look after an installation: doctor, config."""
+"""The command that checks an installation."""
 
 import json
 
@@ -15,7 +15,7 @@ from sendlater.cli.connection import (
 
 @app.command
 def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
-    """Check what an installation needs, and say how to mend what is missing."""
+    """Check what an installation needs, and say how to fix what is missing."""
     from sendlater.doctor import checks
 
     worst = OK

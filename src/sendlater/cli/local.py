@@ -1,4 +1,4 @@
-"""Commands that start servers for trying things out: a Kafka, the demo."""
+"""Commands that start servers for trials and tests: Kafka, the demo."""
 
 import json
 from pathlib import Path
@@ -27,11 +27,11 @@ from sendlater.errors import BadRequest
 
 @app.command
 def kafka(*, port: Port = 9092, data_dir: Path | None = None) -> int:
-    """Run a real single-node Kafka in the foreground, for trying and for tests.
+    """Run a real single-node Kafka in the foreground, for trials and tests.
 
     Args:
         port: Port on 127.0.0.1.
-        data_dir: Where its data is kept.
+        data_dir: Directory for its data.
     """
     from sendlater.local.kafka_server import run_in_foreground
 
@@ -56,13 +56,13 @@ def demo(
     connection: Connection = HERE,
     data_dir: Path | None = None,
 ) -> int:
-    """Run a whole installation here, send messages through it and show how late they arrive.
+    """Run a complete installation here, send messages through it and show how late they arrive.
 
     Args:
-        count: Messages to send; without: until interrupted.
+        count: Messages to send. Default: until interrupted.
         rate: Messages a second.
-        exit: End once all have arrived; exit code 1 if any was lost, early or doubled.
-        data_dir: Where the embedded Redis keeps its data.
+        exit: End once all have arrived; exit code 1 if any was lost, early or duplicated.
+        data_dir: Directory for the data of the embedded Redis.
     """
     if exit and count is None:
         raise BadRequest("demo: expected --count with --exit, got --exit alone")
@@ -72,7 +72,7 @@ def demo(
     stop = stop_on_signals()
     result = run(settings, count=count, rate=rate, exit_when_done=exit, stop=stop, console=err)
     if not err.is_terminal:
-        err.print()  # what was drawn live ends without a line feed there
+        err.print()  # the live display ends without a line feed there
     if json_:
         out.print(json.dumps(result))
     return FAILED if _unbalanced(result) else OK

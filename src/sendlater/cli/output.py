@@ -1,4 +1,4 @@
-"""How the command line writes things down."""
+"""The command line's output format for schedules, bytes and times."""
 
 import base64
 from datetime import UTC, datetime
@@ -9,11 +9,11 @@ from sendlater.model import Schedule
 from sendlater.operations.requests import id_text
 
 BASE64 = "base64:"
-"""What comes before bytes that cannot be shown as text."""
+"""Prefix of bytes that cannot be shown as text."""
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as JSON values: bytes as text where they are UTF-8, else `base64:...`."""
+    """A schedule as JSON values: bytes as text if they are UTF-8, else `base64:...`."""
     origin = schedule.origin
     record = schedule.record
     return {
@@ -38,12 +38,12 @@ def text_of(value: bytes | None) -> str | None:
         text = value.decode()
     except UnicodeDecodeError:
         text = BASE64
-    # Text that only looks like it is written that way too, so that reading it back is certain.
+    # Text that starts with the prefix is encoded too, so that reading it back is unambiguous.
     return BASE64 + base64.b64encode(value).decode() if text.startswith(BASE64) else text
 
 
 def id_of(text: str) -> str:
-    """An id as `text_of` showed it, in the client's words. Raises BadRequest."""
+    """The client's id for an id shown by `text_of`. Raises BadRequest."""
     if not text.startswith(BASE64):
         return text
     try:

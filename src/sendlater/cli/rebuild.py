@@ -37,13 +37,13 @@ def rebuild(
     etf1: Annotated[bool, Parameter(negative="")] = False,
     connection: Connection = HERE,
 ) -> int:
-    """Fill the store anew from its journals, for example after a restored backup.
+    """Fill the store again from its journals, for example after a restored backup.
 
-    A running service does it when asked so; without one it is done here, and nothing is delivered
-    meanwhile.
+    If a service is running, it rebuilds the store. Otherwise this command does, and nothing is
+    delivered meanwhile.
 
     Args:
-        etf1: Take the environment of an etf1 kafka-message-scheduler, as `serve --etf1` does.
+        etf1: Use the environment of etf1's kafka-message-scheduler, as `serve --etf1` does.
     """
     from sendlater.local.installation import Installation
     from sendlater.service.service import Service
@@ -58,7 +58,7 @@ def rebuild(
             _watch(copy, lambda: copy.is_one() or not service.is_active())
             if not copy.is_one():
                 raise Unavailable(
-                    "the service ended before the store was rebuilt; its next start does"
+                    "the service ended before the store was rebuilt; its next start rebuilds it"
                 )
         else:
             with ThreadPoolExecutor(1) as pool:
@@ -80,7 +80,7 @@ class _Rate(ProgressColumn):
 
 
 def _watch(copy: JournalCopy, done: Callable[[], bool]) -> None:
-    """A bar with rate and time left until `done`."""
+    """Show a progress bar with rate and time left until `done`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

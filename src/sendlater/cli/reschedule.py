@@ -29,11 +29,11 @@ def reschedule(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """Give schedules another due time: moved, delivering (too late) or unknown.
+    """Give schedules another due time. Answers moved, delivering (too late) or unknown.
 
     Args:
-        ids: At least one.
-        delay: 90, 1.5, 15m, 2h30m or PT15M, from now.
+        ids: At least one id.
+        delay: From now: 90, 1.5, 15m, 2h30m or PT15M.
         at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
     """
     from sendlater.dialects import duration_ms, instant_ms
@@ -49,7 +49,7 @@ def reschedule(
 
 @app.command(name="deliver-now")
 def deliver_now(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
-    """Make schedules due at once: moved, delivering (they are already) or unknown."""
+    """Make schedules due at once. Answers moved, delivering (they already are) or unknown."""
     return _each(ids, lambda scheduler, name: scheduler.deliver_now(name), json_, connection)
 
 

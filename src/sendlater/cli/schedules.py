@@ -35,7 +35,7 @@ from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Schedule
 
 FILE_COLUMNS = 4_000
-"""Width of a table that goes to a file or a pipe: nothing in it may be cut."""
+"""Width of a table written to a file or a pipe, so that nothing is cut off."""
 
 
 @app.command
@@ -62,10 +62,10 @@ def send(
         header: `name=value`; may be repeated.
         delay: 90, 1.5, 15m, 2h30m or PT15M.
         at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
-        id: Identity of the schedule: the same id again replaces it. Default: a new one.
+        id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
-        jsonl: One JSON object a line: topic, value, delay or at, and optionally key, headers, id,
-            partition. `-` reads standard input.
+        jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
+            headers, id, partition. `-` reads standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
@@ -101,7 +101,7 @@ def send(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """A file, or standard input for `-`, and its size. Raises BadRequest when it cannot be read."""
+    """A file, or standard input for `-`, and its size. Raises BadRequest if it cannot be read."""
     if str(path) == "-":
         yield sys.stdin.buffer, None
         return
@@ -114,7 +114,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 def _send_file(path: Path, connection: Connection) -> int:
-    """Send every good line; bad ones are told with their number."""
+    """Send every valid line; report the others with their line number."""
     from sendlater.cli.send_request import read_lines
 
     sent, bad = 0, 0
@@ -142,10 +142,10 @@ def _send_file(path: Path, connection: Connection) -> int:
 
 @app.command
 def cancel(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
-    """Take schedules back: cancelled, delivering (too late) or unknown.
+    """Cancel schedules. Answers cancelled, delivering (too late) or unknown.
 
     Args:
-        ids: Ids as `send` printed them.
+        ids: Ids, as `send` printed them.
     """
     if not ids:
         raise BadRequest("cancel: expected at least one id")
@@ -165,7 +165,7 @@ def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
     """Show one pending or claimed schedule.
 
     Args:
-        id: As `send` printed it.
+        id: The id, as `send` printed it.
     """
     with open_scheduler(connection) as scheduler:
         found = scheduler.get(id_of(id))
@@ -190,10 +190,10 @@ def list_(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """Pending schedules in due order.
+    """List pending schedules in due order.
 
     Args:
-        due_after: An instant, `+15m` from now, or epoch seconds.
+        due_after: An instant, `+15m` from now, or epoch seconds; included.
         due_before: The same; not included.
         limit: Most to show.
     """
@@ -220,7 +220,7 @@ def list_(
 
 
 def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Iterator[Schedule]:
-    """Pending schedules page by page: from the store itself, or through REST."""
+    """Pending schedules page by page, from the store or through REST."""
     from sendlater.operations.requests import to_datetime
 
     count = min(limit, PAGE_COUNT_MAX)
@@ -243,7 +243,7 @@ def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Itera
 
 @app.command
 def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
-    """True counts of the pending store, or of every bucket."""
+    """Show exact counts of the pending store, or of every bucket."""
     settings = connection.settings()
     if settings.pending == "buckets":
         return _bucket_stats(settings, json_)
@@ -264,7 +264,7 @@ def stats(*, json_: Json = False, connection: Connection = HERE) -> int:
 
 
 def _bucket_stats(settings: Settings, json_: bool) -> int:
-    """Rows and oldest of every bucket; where nothing waits is left out of the table."""
+    """Show number and oldest record of every bucket; the table omits empty buckets."""
     from sendlater.spark.buckets.counts import bucket_counts
 
     counts = bucket_counts(settings)

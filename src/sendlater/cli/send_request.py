@@ -1,4 +1,4 @@
-"""A request to schedule as text gives it: the CLI's flags, or one line of JSON."""
+"""A request to schedule given as text: the flags of `send`, or one line of JSON."""
 
 import os
 import time
@@ -17,14 +17,14 @@ from sendlater.model import Headers, Record, Schedule
 
 
 class Sent(NamedTuple):
-    """What became of it."""
+    """The id and due time of a schedule that was sent."""
 
     id: str
     due_ms: int
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """One line of JSON; a value that is no string stays the JSON it is, numbers exact."""
+    """One line of JSON; a value that is not a string stays unparsed JSON, with exact numbers."""
 
     topic: str
     value: msgspec.Raw
@@ -38,7 +38,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Text in; `send` checks it and hands it over."""
+    """A request in text form; `send` checks and sends it."""
 
     topic: str
     value: bytes
@@ -66,7 +66,7 @@ class SendRequest:
         return cls(**{**fields, "value": value})
 
     def send(self, scheduler: Scheduler) -> Sent:
-        """Hand over to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
+        """Send to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
         if scheduler.remote is not None:
             sent, _ = self._planned(load(), inbox="unknown")
             meant = Schedule(id=_utf8("id", sent.id), due_ms=sent.due_ms, record=self.record())
@@ -77,7 +77,7 @@ class SendRequest:
         return sent
 
     def check(self, settings: Settings) -> None:
-        """What `send` would refuse, without a connection. Raises BadTime, BadRequest."""
+        """Raises BadTime or BadRequest if `send` would, but without a connection."""
         self._planned(settings, inbox="unknown")
 
     def _planned(self, settings: Settings, *, inbox: str) -> tuple[Sent, Record]:
@@ -94,7 +94,7 @@ class SendRequest:
         )
 
     def record(self) -> Record:
-        """What is to arrive on the target topic. Raises BadRequest."""
+        """The record for the target topic. Raises BadRequest."""
         return Record(
             topic=self.topic,
             value=self.value,
@@ -120,7 +120,7 @@ class SendRequest:
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, SendRequest | BadRequest]]:
-    """(line number, line, request or what is wrong with it), blank lines skipped."""
+    """(line number, line, request or error), blank lines skipped."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
@@ -146,7 +146,7 @@ def _headers(given: Any) -> Headers:
 
 
 def _utf8(what: str, text: str) -> bytes:
-    """Bytes of a name that is shown again; values need not be text."""
+    """The bytes of a name, which must be UTF-8; values need not be."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Commands that run something: the service, a Kafka, the demo, the loads."""
+"""The command that runs the service."""
 
 import os
 import threading
@@ -35,17 +35,17 @@ def serve(
     etf1: Annotated[bool, Parameter(negative="")] = False,
     mini: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run the service until SIGTERM or SIGINT; a second one ends it at once.
+    """Run the service until SIGTERM or SIGINT; a second signal ends it at once.
 
     Args:
-        shards: Parts of the pending store; fixed for the life of a space.
-        lanes: Delivery queries that overlap.
-        data_dir: Where the embedded Redis keeps its data.
+        shards: Parts of the pending store; cannot change later.
+        lanes: Overlapping delivery queries.
+        data_dir: Directory for the data of the embedded Redis.
         metrics_addr: host:port of Prometheus metrics.
-        http: host:port of REST and the page; without: neither.
+        http: host:port of REST and the page. Default: setting http_addr.
         pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
-        etf1: Take the environment of an etf1 kafka-message-scheduler, and serve its REST API.
-        mini: Serve that REST API alone, with three schedules that renew themselves.
+        etf1: Use the environment of etf1's kafka-message-scheduler, and serve its REST API.
+        mini: Serve that REST API only, with three schedules that renew themselves.
     """
     from sendlater.doctor import store_troubles
     from sendlater.local.installation import Installation
@@ -84,7 +84,7 @@ def serve(
 
 
 def _run(service: Any, stop: threading.Event) -> None:
-    """Start it, keep it running until `stop`, end it gracefully; at once when something fails."""
+    """Start the service, run it until `stop`, and stop it gracefully; at once after an error."""
     try:
         if not service.start(stop=stop, on_standby=_stands_by):
             service.close()
@@ -116,7 +116,7 @@ def _stands_by() -> None:
 
 @contextmanager
 def _http(settings: Any, redis_url: str) -> Iterator[None]:
-    """REST and the page, where an address is set."""
+    """REST and the page, if an address is set."""
     if not settings.http_addr:
         yield
         return

@@ -1,4 +1,4 @@
-"""A stop that signals ask for."""
+"""Stops a command on SIGTERM or SIGINT."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from sendlater.cli.connection import (
 
 
 def stop_on_signals() -> threading.Event:
-    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    """An event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
     stop = threading.Event()
 
     asked_before: list[int] = []
@@ -20,7 +20,7 @@ def stop_on_signals() -> threading.Event:
         if asked_before:
             os._exit(INTERRUPTED)
         asked_before.append(number)
-        # Not from here: the interrupted main thread may hold the event's lock.
+        # In another thread: the interrupted main thread may hold the event's lock.
         threading.Thread(target=stop.set).start()
 
     signal.signal(signal.SIGTERM, asked)

@@ -1,4 +1,4 @@
-"""The command that makes a token for REST and the page."""
+"""The command that creates a token for REST and the page."""
 
 from typing import Literal
 
@@ -12,11 +12,11 @@ from sendlater.cli.connection import (
 
 @app.command
 def token(name: str, *, role: Literal["read", "write", "admin"] = "read") -> int:
-    """Make a token for REST and the page: it is shown once, its line goes into http_tokens.
+    """Create a token for REST and the page. It is shown once; add its line to the file http_tokens.
 
     Args:
-        name: Whose it is; shown in the audit trail.
-        role: read looks, write changes single schedules, admin changes many and undoes.
+        name: Owner, shown in the audit trail.
+        role: read: read only; write: change single schedules; admin: bulk changes, redrive, undo.
     """
     from sendlater.server.auth import new_token
 

@@ -23,7 +23,7 @@ from sendlater.cli.connection import (
 from sendlater.cli.output import text_of, time_of
 from sendlater.errors import BadRequest
 
-dead_app = App(name="dead", help="Events whose handler has given up.")
+dead_app = App(name="dead", help="Events that their handler has given up on.")
 rejected_app = App(name="rejected", help="Records that could not be scheduled.")
 app.command(dead_app)
 app.command(rejected_app)
@@ -37,12 +37,12 @@ def tail(
     count: int | None = None,
     connection: Connection = HERE,
 ) -> int:
-    """Follow a topic: each record as a line of JSON, until interrupted.
+    """Follow a topic: print each record as a line of JSON, until interrupted.
 
     Args:
-        topic: Target topic, or any other.
-        from_start: From the first record kept, not from now.
-        count: End after so many.
+        topic: Any topic.
+        from_start: Start at the first record kept instead of now.
+        count: End after this many records.
     """
     left = count
     with open_scheduler(connection) as scheduler:
@@ -69,7 +69,7 @@ def dead_list(
     """The last dead events, oldest first.
 
     Args:
-        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
+        topic: The dead-letter topic of the handlers. Default: setting `dead_topic`.
         limit: Most to show.
     """
     topic = topic or connection.settings().dead_topic
@@ -86,13 +86,13 @@ def redrive(
     limit: int = 1_000,
     connection: Connection = HERE,
 ) -> int:
-    """Send dead events to their handlers once more, with all attempts before them.
+    """Send dead events to their handlers again, with all attempts.
 
     Args:
         places: `partition/position`, as `dead list` shows them.
-        topic: The dead-letter topic of the handlers; without it the setting `dead_topic`.
-        all: All of the last ones; they stay listed, so not twice.
-        limit: How far back to look.
+        topic: The dead-letter topic of the handlers. Default: setting `dead_topic`.
+        all: All of the last `limit`. They stay on the topic: a second run sends them again.
+        limit: How many of the last records to search.
     """
     if bool(places) == all:
         raise BadRequest("dead redrive: expected places (partition/position) or --all")
@@ -109,7 +109,7 @@ def redrive(
             missing.discard(place)
             again = alive_again(record)
             if again is None:
-                err.print(f"{place}: no event: it has no header event-type", highlight=False)
+                err.print(f"{place}: not an event: no header event-type", highlight=False)
             else:
                 events[place] = again
         skipped = _send_again(scheduler, topic, events)
@@ -128,7 +128,7 @@ def redrive(
 
 @rejected_app.command(name="list")
 def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connection = HERE) -> int:
-    """The last rejected records, oldest first, and why.
+    """The last rejected records, oldest first, with the reason.
 
     Args:
         limit: Most to show.
@@ -143,7 +143,7 @@ def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connecti
 
 
 def _last(scheduler: Any, topic: str | None, limit: int) -> list[Any]:
-    """The last records of a topic; without one, of the rejected topic."""
+    """The last records of a topic; None means the rejected topic."""
     from sendlater.operations.read_topics import last_records
 
     if limit < 1:
@@ -165,7 +165,7 @@ def _coming(scheduler: Any, topic: str, *, from_start: bool) -> Iterator[list[An
 
 
 def _send_again(scheduler: Any, topic: str, events: dict[str, Any]) -> dict[str, str]:
-    """Send events to their handlers; those that could not be, and why."""
+    """Send events to their handlers. Returns the places that were skipped, and why."""
     if scheduler.remote is not None:
         skipped: dict[str, str] = scheduler.remote.redrive(topic, list(events))
         return skipped
@@ -184,7 +184,7 @@ def _show(records: list[Any], columns: dict[str, str], json_: bool) -> int:
             place = f"{record.partition}/{record.position}"
             size = f"{len(record.value or b'')} bytes"
             line = "\t".join((place, time_of(record.timestamp_ms), *cells, size))
-        # Not through rich: it would cut places short, and they are to be copied.
+        # Not through rich: it would shorten places, which users copy.
         out.file.write(line + "\n")
     err.print(f"{len(records)} shown")
     return OK

@@ -1,1 +1,1 @@
-"""The surface of etf1/kafka-message-scheduler: environment, REST, counter."""
+"""The interfaces of etf1/kafka-message-scheduler: environment, REST, counter."""

@@ -1,4 +1,4 @@
-"""The environment variables and configuration file of etf1's scheduler, as settings of ours."""
+"""Converts the environment variables and configuration file of etf1's scheduler to settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,15 @@ LOG_LEVELS = {
     **dict.fromkeys(("fatal", "panic"), "critical"),
     "error": "error",
 }
-"""Their names and ours."""
+"""etf1's log levels, and ours."""
 
 
 def etf1_flags(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Settings from the environment of an etf1 scheduler; what it does not name is not set.
+    """Settings from the environment of etf1's scheduler, mostly with etf1's defaults: without
+    GROUP_ID, SCHEDULE_GRACE_INTERVAL or GRAYLOG_SERVER their settings are left out.
 
-    Raises BadSettings where etf1 would not start either: an empty broker list or history topic, a
-    SINCE_DELTA after today, a configuration file that cannot be read.
+    Raises BadSettings in cases where etf1's does not start either: an empty broker list or history
+    topic, a SINCE_DELTA after today, a configuration file that cannot be read.
     """
 
     def given(name: str, default: str) -> str:
@@ -52,8 +53,8 @@ def etf1_flags(environment: Mapping[str, str]) -> dict[str, Any]:
     if "GROUP_ID" in environment:
         flags["space"] = environment["GROUP_ID"]
     if grace is not None:
-        # etf1 rejects what is past when it comes in time, and delivers it when it comes late. Ours
-        # rejects only on request, and a grace interval is that request.
+        # etf1's scheduler rejects a past schedule that it reads in time, and delivers one that it
+        # reads late. Ours rejects only on request; a grace interval counts as that request.
         flags |= {"past": "reject", "past_grace_s": int(grace) if grace.isdigit() else 0}
     if graylog := environment.get("GRAYLOG_SERVER"):
         flags["graylog"] = graylog
@@ -80,7 +81,7 @@ def _configuration(path: str) -> dict[str, str]:
         section = _section(kafka, part, {"common", "consumer", "producer"})
         for name, value in _section(section, "configuration", {"configuration"}).items():
             found[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    # Spark's producer always chooses as murmur2_random does.
+    # Spark's producer always uses the equivalent of murmur2_random.
     found.pop("partitioner", None)
     return found
 

@@ -1,4 +1,4 @@
-"""The counter of events that etf1's dashboards read."""
+"""The event counter for etf1's dashboards."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ class Events:
         self._pending = pending
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """For prometheus_client. A type appears with its first event, as with etf1."""
+        """For prometheus_client. As in etf1's scheduler, a type appears with its first event."""
         counts = self._pending.counts()
         missed = counts["missed"]
         types = {

@@ -1,7 +1,7 @@
-"""The surface of etf1/kafka-message-scheduler (S1): environment, REST and counter.
+"""The REST interface and the counter of etf1/kafka-message-scheduler, version 0.0.9.
 
-Its container can be swapped for ours with the same environment; its admin page and its dashboards
-go on working. Shapes are those of version 0.0.9.
+Our container can replace etf1's with the same environment; etf1's admin page and dashboards
+continue to work.
 """
 
 import base64
@@ -38,7 +38,7 @@ class Etf1Server:
         self.server_address = environment.get("SERVER_ADDR", ":8000")
         self._probe = None if isinstance(pending, Mini) else Probe(settings)
         self._servers: list[Any] = []
-        # As with etf1, an address that is taken costs that server and not the scheduler.
+        # As in etf1's scheduler, an address in use stops this server only, not the scheduler.
         for start, setting, told in (
             (self._serve, "SERVER_ADDR", self.server_address),
             (self._serve_metrics, "METRICS_ADDR", environment.get("METRICS_ADDR", ":8001")),
@@ -70,7 +70,7 @@ class Etf1Server:
             self._probe.close()
 
     def info(self) -> dict[str, Any]:
-        """Who and where this instance is; the admin page finds brokers and topics here."""
+        """Name and addresses of this instance, with its brokers and topics for the admin page."""
         hostname = socket.gethostname()
         found = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None)}
         return {
@@ -85,7 +85,7 @@ class Etf1Server:
         }
 
     def schedules(self) -> Iterator[bytes]:
-        """A JSON array of what is pending, in pieces: there may be millions."""
+        """A JSON array of the pending schedules, in pieces: there may be millions."""
         after, first = None, True
         yield b"["
         while page := self.pending.list(count_max=PAGE_COUNT_MAX, after=after):
@@ -100,7 +100,7 @@ class Etf1Server:
         yield b"]"
 
     def alive(self) -> bool:
-        """Whether a probe goes through the whole pipeline in time."""
+        """Whether a probe passes through the whole pipeline in time."""
         return self._probe is None or self._probe.comes_back(timeout_s=LIVENESS_TIMEOUT_S)
 
 
@@ -158,4 +158,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: requests are not worth a line each."""
+        """Requests are not logged."""

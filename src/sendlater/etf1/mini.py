@@ -1,15 +1,15 @@
-"""The mini mode of etf1's scheduler: schedules for its admin to look at."""
+"""The mini mode of etf1's scheduler: sample schedules for its admin page."""
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.model import Origin, Record, Schedule
 
 MINI_COUNT = 3
-"""Schedules of `--mini`."""
+"""Number of schedules of `--mini`."""
 
 
 class Mini:
-    """In place of a store, for trying the surface without a Kafka: three schedules that renew
-    themselves, the n-th due n minutes after the one before (contract 1.9)."""
+    """Replaces the store, to try the interfaces without Kafka: three schedules that renew
+    themselves, the n-th every n minutes (contract 1.9)."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -20,7 +20,7 @@ class Mini:
         return [] if after else [self._schedule(n) for n in range(1, MINI_COUNT + 1)][:count_max]
 
     def counts(self) -> dict[str, int]:
-        """As `Pending.counts`, of what the counter shows."""
+        """As `Pending.counts`, with the names that the counter needs."""
         due = sum(self._renewals(n) for n in range(1, MINI_COUNT + 1))
         none = dict.fromkeys(("rejected", "tombstones", "missed"), 0)
         return {"parked": MINI_COUNT + due, "settled": due, **none}

@@ -1,4 +1,4 @@
-"""Whether a message comes back on the liveness topic."""
+"""Checks that a scheduled message is delivered to the liveness topic."""
 
 import threading
 
@@ -15,13 +15,13 @@ from sendlater.model import Record
 _log = structlog.get_logger()
 
 LIVENESS_TIMEOUT_S = 5.0
-"""Longest `/liveness` waits for its probe."""
+"""Longest wait of `/liveness` for its probe."""
 PROBES_KEPT_MAX = 1_000
-"""Probes that arrived and nobody asked for: those of other instances."""
+"""Most arrived probes that are remembered; some are those of other instances."""
 
 
 class Probe:
-    """Sends schedules that are due at once to a topic of its own, and sees them arrive."""
+    """Sends schedules that are due at once to the liveness topic, and waits until they arrive."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,10 +41,10 @@ class Probe:
                             del self._ids[next(iter(self._ids))]
                         self._came.notify_all()
             except Exception as error:
-                _log.warning("liveness waits for its topic", cause=str(error))
+                _log.warning("cannot read the liveness topic, will try again", cause=str(error))
 
     def comes_back(self, *, timeout_s: float) -> bool:
-        """Send one and wait for it."""
+        """Send a probe and wait for it; whether it arrived in time."""
         name = f"liveness-{ULID()}".encode()
         record = Record(topic=self._settings.liveness_topic, value=name)
         inbox = self._settings.journals[0]

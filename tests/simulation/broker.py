@@ -264,8 +264,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         done = entry.header(names.ORIGIN) if topic in settings.journals else None
         waited = entry.header(names.ID)
         about_rejected = done is not None and waited == done.replace(b"/", b"-")
-        id = waited if about_rejected else entry.key
-        body = (id, None, *nothing, done, None, "headers")
+        body = (entry.key, None, *nothing, done, None, "headers")
     elif entry.key is None or due is None:
         told = [
             (names.REJECTED, Reason.NO_TIME.value.encode()),
@@ -281,6 +280,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
         body = (entry.key, int(due), *where, entry.value, _structs(kept) or None, "headers")
     change = entry.header(names.CHANGE)
+    if body[1] is None and about_rejected:
+        change = b"waited " + waited
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
@@ -310,8 +311,5 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
         refused = headers[-1][0] == names.REJECTED_ID
         key = headers[-1][1] if refused else row["key"]
         if key is not None:
-            version = (names.ORIGIN, origin)
-            records.append((*place, key, None, [*ours, version]))
-            if refused:
-                records.append((*place, key, None, [version]))
+            records.append((*place, key, None, [*ours, (names.ORIGIN, origin)]))
     return records

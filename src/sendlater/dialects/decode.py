@@ -35,7 +35,8 @@ def stages(settings: Settings) -> list[list[str]]:
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
     when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
     origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
-    `again VERSION` for a copy of that version). The value of a cancellation is null, or the version
+    `again VERSION` for a copy of that version, and `waited ID` for a tombstone about a rejected
+    record that waited under that id). The value of a cancellation is null, or the version
     that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
@@ -231,15 +232,14 @@ def _scheduled(settings: Settings) -> list[str]:
     }
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     cancels = "dialect = 'headers' AND value IS NULL"
-    # A tombstone about a rejected record tells the id it waited under.
-    waited = sql.header(sql.text(names.ID))
-    cancelled_id = f"""CASE WHEN done
-    AND {waited} = CAST(translate({DONE}, '/', '-') AS BINARY) THEN {waited} ELSE id END"""
     # Due by the record's clock; the sink puts right one that is ahead of ours. Not now() here: it
     # is a new constant in each batch, and makes Spark compile the whole decoding anew (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
+    # A tombstone about a rejected record tells the id it waited under.
+    waited = f"""{sql.header(sql.text(names.ID))}
+    = CAST(translate({DONE}, '/', '-') AS BINARY)"""
     by_fate = {
-        "id": (place, cancelled_id, "id"),
+        "id": (place, "id", "id"),
         "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
         "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
         "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),
@@ -264,6 +264,7 @@ def _scheduled(settings: Settings) -> list[str]:
         ),
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
+        f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END AS change",
     ]
 

@@ -53,8 +53,8 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
 
     A schedule of a journal leaves as three records, in this order: the target's; a tombstone for
     the partition it was read from; the same for the history topic, under the target's key. A
-    rejected record of a journal is followed by a tombstone that also tells the id it waited under;
-    if it waited as a schedule before, by a second about that. Every tombstone names the version
+    rejected record of a journal is followed by a tombstone that also tells the id it waited under,
+    and has the headers it came with. Every tombstone names the version
     that is done with, so that a newer one survives it. `owed` leaves out the first record, that
     has arrived already.
     """
@@ -71,16 +71,16 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
     last = "element_at(headers, -1)"
     refused = f"{last}.key = {sql.text(names.REJECTED_ID)}"
     version = sql.pair(names.ORIGIN, VERSION)
-    about = f"slice(sent, -2, 2), array({version})"
-    rejected = _tombstone(f"if({refused}, {last}.value, key)", f"concat({about})")
-    waited = _tombstone(f"{last}.value", f"array({version})")
+    # Ours come first: the headers that it came with may have old ones of the same names.
+    came_with = f"slice(headers, 1, size(headers) - if({refused}, 6, 4))"
+    about = f"concat(slice(sent, -2, 2), array({version}), {came_with})"
+    rejected = _tombstone(f"if({refused}, {last}.value, key)", about)
     return [
         ["*", f"{headers} AS sent"],
         [
             f"""inline({"slice(" if owed else ""}CASE
             WHEN NOT origin_topic IN {sql.texts(settings.journals)} THEN array({target})
             WHEN dialect = 'rejected' AND key IS NULL AND NOT {refused} THEN array({target})
-            WHEN dialect = 'rejected' AND {refused} THEN array({target}, {rejected}, {waited})
             WHEN dialect = 'rejected' THEN array({target}, {rejected})
             WHEN {no_history} THEN array({target}, {tombstone})
             ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""})"""
@@ -127,9 +127,9 @@ def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
         key = value if refused else record.key
         if key is None:
             return [sent]
-        about = _added(schedule) + version
-        told = [about, version] if refused else [about]
-        return [sent, *(Record(topic=journal, key=key, value=None, headers=h) for h in told)]
+        came_with = split_rejected(record.headers)[0]
+        about = _added(schedule) + version + came_with
+        return [sent, Record(topic=journal, key=key, value=None, headers=about)]
     sent = replace(sent, headers=sent.headers + version)
     tombstone = replace(sent, topic=journal, key=schedule.id, value=None, partition=None)
     after = [topic for topic in history if topic != record.topic]

@@ -199,7 +199,9 @@ class Bulk:
             answers += self._restore([u for u in chunk if u.packed is not None])
             answers += self._move_back([u for u in chunk if u.packed is None])
         if not matched:
-            raise Problem(404, "nothing to undo: it cannot be undone, has expired, or is undone already")
+            raise Problem(
+                404, "nothing to undo: it cannot be undone, has expired, or is undone already"
+            )
         changed = answers["restored"] + answers[Answer.MOVED]
         entry = replace(self._entry(who, "undo", {"of": entry_id}), count=changed, undo_until_ms=0)
         self._audit.write(entry)

@@ -44,19 +44,20 @@ def deliveries(
 ) -> DataFrame:
     """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
 
-    def last(name: str) -> str:
-        # What we add comes last, and a name may be there before.
+    def ours(name: str) -> str:
+        # A name may be there twice: what we add comes last, and in a tombstone first.
         return header(text(name)).replace("headers", "turned")
 
-    version = f"CAST({last(names.ORIGIN)} AS STRING)"
+    version = f"CAST({ours(names.ORIGIN)} AS STRING)"
     return (
         records_since(spark, settings, topics, from_ms=from_ms)
         .filter("headers IS NOT NULL")
-        .selectExpr("*", "value IS NULL AS deleted", "reverse(headers) AS turned")
+        .selectExpr("*", "value IS NULL AS deleted", "headers AS given")
+        .selectExpr("*", "IF(deleted, given, reverse(given)) AS turned")
         .selectExpr("*", "turned.key AS names")
         .selectExpr(
-            f"{last(names.ID)} AS id",
-            f"try_cast(CAST({last(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
+            f"{ours(names.ID)} AS id",
+            f"try_cast(CAST({ours(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
             f"coalesce({version}, {fingerprint('key', 'value', 'headers')}) AS version",
             "topic",
             "deleted",

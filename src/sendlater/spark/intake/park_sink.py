@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -20,6 +21,8 @@ from sendlater.store.connection import connect
 if TYPE_CHECKING:
     import pyarrow as pa
 
+WAITED = "waited "
+"""Begins the change of a tombstone about a rejected record; the id that it waited under follows."""
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 """Spark's name for the batch a task works for (MicroBatchExecution.BATCH_ID_KEY)."""
 
@@ -91,7 +94,7 @@ class ParkTask:
         self.message = Parked()
         self.waiting: dict[tuple[int, str], list[Any]] = {}
         self.sizes: Counter[tuple[int, str]] = Counter()
-        self.rejected: dict[tuple[int, str], int] = {}
+        self.rejected: Counter[tuple[int, str]] = Counter()
         self.reasons: Counter[str] = Counter()
         known = self.shards[0].targets() if check_targets else None
         self.known = None if known is None else {topic.decode() for topic in known}
@@ -122,21 +125,33 @@ class ParkTask:
                 seen = [one.get(source, "") for one in self.found]
                 self.message.seen[source] = seen
             self.message.ends[source] = at + 1
-            if at < int(seen[shard] or 0):
-                continue
             # A cancellation of one version only has that version as its value.
             packed = (value or "") if due_ms is None else pack_columns(row)
-            place = (shard, source)
-            if dialect == "rejected":
-                self.rejected[place] = self.rejected.get(place, 0) + 1
-                self.reasons[f"rejected:{_reason(headers)}"] += 1
-                due_ms = min(due_ms, now_ms)
-            rows = self.waiting.setdefault(place, [])
+            if due_ms is None and change is not None and change.startswith(WAITED):
+                waited, change = change.removeprefix(WAITED).encode(), None
+                self._gather(crc32(waited) % len(self.shards), source, at, (waited, "", packed))
             when: Any = "" if due_ms is None else due_ms
-            rows += (schedule_id, when if change is None else f"{change}|{when}", packed)
-            self.sizes[place] += len(packed)
-            if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
-                self._write(place, at + 1)
+            if dialect == "rejected":
+                when = min(due_ms, now_ms)
+            if change is not None:
+                when = f"{change}|{when}"
+            taken = self._gather(shard, source, at, (schedule_id, when, packed))
+            if taken and dialect == "rejected":
+                self.rejected[shard, source] += 1
+                self.reasons[f"rejected:{_reason(headers)}"] += 1
+
+    def _gather(self, shard: int, source: str, at: int, row: tuple[Any, ...]) -> bool:
+        """Add a row, unless its shard has seen the record before; write what is full."""
+        if at < int(self.message.seen[source][shard] or 0):
+            return False
+        place = (shard, source)
+        rows = self.waiting.setdefault(place, [])
+        if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
+            self._write(place, at)
+            rows = self.waiting.setdefault(place, [])
+        rows += row
+        self.sizes[place] += len(row[-1])
+        return True
 
     def _write(self, place: tuple[int, str], after: int) -> None:
         number, source = place

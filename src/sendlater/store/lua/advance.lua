@@ -1,4 +1,4 @@
--- Say that an intake batch is committed: every shard has seen its inboxes up to its ends.
+-- Commit an intake batch: this shard has seen the inboxes up to the batch's ends.
 --
 -- keys: seen state
 -- args: owner run batch:number
@@ -7,7 +7,7 @@
 -- returns: 1
 --
 -- Refused (ELSEWHERE) unless every source stands where the batch's tasks left it: a store that lost
--- what they wrote must not be told that it has seen it. Harmless to repeat.
+-- what they wrote must not count it as seen. Safe to repeat.
 
 local done = run .. '/' .. batch
 if redis.call('HGET', state, 'intake') == done then

@@ -1,11 +1,11 @@
--- Move rows of a batch aside: their target topic is not known to take them.
+-- Set rows of a batch aside: it is not known whether their target topic takes them.
 --
 -- keys: batch aside
 -- rest: id, id, ...
 -- full: goes on
 -- returns: how many rows were moved
 --
--- A row whose id was written again or cancelled since (see park) has nobody who waits for it.
+-- A row whose id was written again or cancelled since the claim (see park) is only removed.
 
 local count = 0
 for i = rest, #ARGV do

@@ -1,13 +1,13 @@
--- Begin an attempt at a batch on this shard: from now on only this one claims into it.
+-- Begin an attempt at a batch on this shard: from now on only this attempt claims into it.
 --
 -- keys: state batches batch
 -- args: owner lane run name number:number attempt
 -- full: goes on
 -- returns: 'new', 'open' (it holds rows of an earlier attempt) or 'closed' (and takes no more)
 --
--- Spark may run a task again while the first try is still alive somewhere. Whatever an earlier
--- attempt has claimed is in the batch, and this one must deliver it too; what the earlier one
--- would claim from now on is refused, as this one would not know of it.
+-- Spark may run a task again while the first try is still alive. What an earlier attempt has claimed
+-- is in the batch, and this attempt must deliver it too. Later claims of the earlier attempt are
+-- refused, because this one would not know of them.
 
 if redis.call('HGET', state, 'lane:' .. lane) ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)

@@ -5,8 +5,8 @@
 -- full: goes on
 -- returns: the run's number, at_least or more
 --
--- Called on every shard, then once more with the highest answer, so that all shards agree. What
--- attempts of earlier runs stood at is forgotten: of batches that held no row nobody else does.
+-- Called on every shard, then again with the highest answer, so that all shards agree. Attempts of
+-- a lane's earlier runs are removed: for batches without rows nothing else removes them.
 
 local run = tonumber(redis.call('HGET', state, what) or '0')
 if at_least > 0 then

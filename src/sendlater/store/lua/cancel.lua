@@ -1,4 +1,4 @@
--- Take a schedule back.
+-- Cancel a schedule.
 --
 -- keys: due record state batches aside
 -- args: id version

@@ -8,10 +8,10 @@
 --          or 'held' when what is due must wait until intake has read the inboxes (see bound);
 --          or 'draining' when this owner has been asked to stop
 --
--- A batch holds its rows until settled, so a reader that lost the answer reads the batch again.
--- Refused (ENDED) is whoever's rows nobody would settle: a task of a dead run of its lane, an
--- attempt that another one has followed, and anybody once the batch is closed or settled.
--- Removing comes before writing: a Redis at its memory limit lets only what frees memory begin.
+-- A batch keeps its rows until it is settled: a reader that lost the answer reads the batch again.
+-- Refused (ENDED) if nobody would settle the rows: for a task of a dead run of the lane, for an
+-- attempt that another one has followed, and for every caller once the batch is closed or settled.
+-- Removes before it writes: at its memory limit Redis lets a script begin only with what frees memory.
 
 local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound')
 if standing[1] ~= run then
@@ -40,7 +40,7 @@ if #ids == 0 then
     end
     return next_ms or ''
 end
--- Some at a time, as a thousand large ones must not be in memory at once.
+-- In steps: a thousand large records must not be in memory at once.
 local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
 local rows, names = {}, {}
 for first = 1, #ids, 2 * step do

@@ -5,8 +5,8 @@
 -- full: goes on
 -- returns: 1
 --
--- Refused (ENDED) unless this attempt is the one at work. Whichever attempt's output Spark then
--- takes, it is of the same rows. A closed batch is closed for its repetition too.
+-- Refused (ENDED) if another attempt is at work. So every attempt whose output Spark may take has
+-- the same rows. A closed batch stays closed when Spark repeats it.
 
 local standing = redis.call('HGET', batches .. '-attempts', name)
 if standing ~= attempt and standing ~= 'closed' then

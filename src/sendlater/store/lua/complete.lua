@@ -1,4 +1,4 @@
--- Say that a shard has seen its inboxes up to positions, and is a complete copy of `journals`.
+-- Record that a shard has seen its inboxes up to positions, and is a complete copy of `journals`.
 --
 -- keys: seen state
 -- args: owner journals

@@ -5,8 +5,8 @@
 -- full: goes on
 -- returns: 1 when `token` owns the shard under this number now, else 0
 --
--- A number is taken by one: who asks for it second, with another token, must ask for a higher one.
--- Safe to repeat with the same token. What an earlier owner had allowed to be claimed is forgotten.
+-- Only one token gets a number: a second caller with another token must ask for a higher number.
+-- Safe to repeat with the same token. The earlier owner's bound, hold and draining are removed.
 
 local standing = redis.call('HMGET', state, 'owner', 'token')
 local current = tonumber(standing[1] or '0')

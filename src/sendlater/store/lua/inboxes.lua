@@ -1,12 +1,11 @@
--- Remember the ids of inbox topics; where one has changed, forget what has been read of that topic.
+-- Store the ids of inbox topics. If an id has changed, forget how far that topic was read.
 --
 -- keys: seen passed topics state
 -- args: owner
 -- rest: topic id, topic id, ...
 -- returns: the topics whose id has changed
 --
--- The id and the positions change in one step. Harmless to repeat; an id that was not known yet
--- changes nothing.
+-- The id and the positions change in one step. Safe to repeat. For a new topic only its id is stored.
 
 local current = redis.call('HGET', state, 'owner') or '0'
 if owner ~= current then

@@ -1,4 +1,4 @@
--- Set fields of a hash, or remove them where the value is empty, and wake whoever waits.
+-- Set fields of a hash (an empty value removes one) and wake waiting tasks with `word`, if not empty.
 --
 -- keys: hash wake
 -- args: word

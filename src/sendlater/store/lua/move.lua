@@ -5,9 +5,9 @@
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, or {'busy'} when too many changes wait for their copies
 --
--- A copy of the change follows on the inbox, under the name `change`, for a store that goes back.
--- This one keeps the name until intake has read the copy, and then passes over it: by then the
--- schedule may have been delivered. Names whose copy never came are dropped after keep_ms.
+-- A copy of the change, named `change`, follows on the inbox: a store that goes back needs it. This
+-- store keeps the name until intake reads the copy, and then ignores the copy: the schedule may have
+-- been delivered by then. Names whose copy never came are dropped after keep_ms.
 
 local score = redis.call('ZSCORE', due, id)
 local set_aside = not score and redis.call('HGET', aside, id)

@@ -1,16 +1,16 @@
--- Pending schedules after a place in due order, within a range of due times, that pass a filter.
+-- Pending schedules that pass a filter, within a range of due times, after a place in due order.
 --
 -- keys: due record
 -- args: from_ms to_ms after_ms after_id count_max:number look_max:number id_prefix topic_a topic_b header_name header_value backwards
 -- returns: {place_ms, place_id, id, packed, id, packed, ...}, packed as in claim; the place is where
---          to look on, empty when the range has been seen to its end
+--          the next page begins, empty at the end of the range
 --
--- The place is found by halving ranks, because ids with the same due time are ordered by bytes and
--- there may be a million of them; an empty after_ms starts at from_ms, or at to_ms where `backwards`
--- is not empty. Looks at look_max rows at most.
+-- A binary search over ranks finds the place, because a million ids may have the same due time; they
+-- are ordered by bytes. An empty after_ms starts at from_ms, or at to_ms if `backwards` is not empty.
+-- Looks at look_max rows at most.
 -- A packed record begins with its topic: topic_a and topic_b are the two ways it may be written.
--- A header's value follows its name behind a msgpack head of one to five bytes; that it begins so is
--- all that is asked here, the caller looks closer.
+-- A header's value follows its name after a msgpack head of one to five bytes. Only the beginning of
+-- the value is compared here; the caller compares all of it.
 
 local function has_header(packed)
     local _, stop = string.find(packed, header_name, 1, true)
@@ -23,7 +23,7 @@ local function has_header(packed)
     return false
 end
 
--- Whether an id comes before another: by bytes, while Lua goes by the locale.
+-- Whether an id comes before another by bytes; Lua's own comparison depends on the locale.
 local function before(id, other)
     for i = 1, math.min(#id, #other) do
         local a, b = string.byte(id, i), string.byte(other, i)

@@ -2,23 +2,25 @@
 --
 -- keys: due record seen state wake changes touched overtaken surplus batches aside
 -- args: owner source seen_before seen_after journal rejected_count:number
--- rest: id due_ms record, id due_ms record, ... (an empty due_ms cancels the id, with a record of
---       topic/partition/position only if what stands was read there, and not later; change|due_ms is
---       the copy of a change, passed over by a store that has made it: see move; again VERSION|due_ms
---       is a copy of a version, topic/partition/position, of a journal: see spark/journal/rewrite.py)
+-- rest: id due_ms record, id due_ms record, ... where due_ms may also be
+--       empty: cancels the id; with a record of topic/partition/position, only a version that was
+--              read from that partition at that position or before
+--       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
+--       again VERSION|due_ms: the copy of a version (topic/partition/position) of a journal, see
+--              spark/journal/rewrite.py
 -- returns: how many rows were applied
 --
 -- full: refuses
 --
--- What is due beyond the horizon is left to the journal, unless an older version is on its way: its
--- tombstone will come behind this one, and compaction would leave nothing else (see overtaken).
+-- What is due beyond the horizon stays in the journal only, unless an older version is claimed: the
+-- older one's tombstone will follow this record, and compaction would leave only that (see overtaken).
 --
--- Whatever an id was before is over: a row of it that is claimed is marked, so that a crash does
--- not put it back (see release), and one that is set aside is dropped.
+-- A new version ends the earlier ones: a claimed row is marked, so that a crash does not put it back
+-- (see release), and a row set aside is dropped.
 --
--- Safe to repeat: a row is applied only while `seen` stands where the reader found it, so the
--- second of two readers of the same records, or a reader ahead of a store that lost its last
--- moments, is refused (ELSEWHERE) and must look again. An empty source is a direct write, always taken.
+-- Safe to repeat: rows are applied only while `seen` stands where the reader found it. Otherwise the
+-- reader is refused (ELSEWHERE) and must look again: another one has read the same records, or the
+-- store lost its last moments. An empty source is a direct write, which is always accepted.
 
 if source ~= '' then
     local stands = redis.call('HGET', seen, source) or ''
@@ -28,7 +30,7 @@ if source ~= '' then
 end
 for i = rest + 1, #ARGV, 3 do
     if ARGV[i] ~= '' then
-        -- Refused by a Redis that is full, before anything is done; cancellations free memory.
+        -- A full Redis refuses this before anything is done. Cancellations skip it: they free memory.
         redis.call('HSET', state, 'room', 1)
         break
     end
@@ -37,7 +39,7 @@ end
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
 local tombstones, later = 0, 0
--- Of a journal only what is due within the horizon is kept here.
+-- Of a journal the store keeps only what is due within the horizon.
 local horizon, planned, planning = math.huge, math.huge, false
 if journal ~= '' then
     local stands = redis.call('HMGET', state, 'horizon', 'planned')
@@ -46,7 +48,7 @@ if journal ~= '' then
     planning = stands[1] ~= stands[2]
 end
 
--- Rows of these ids that are claimed, id -> {batch = row}: one call for each batch.
+-- Claimed rows of these ids, id -> {batch = row}: one call per batch.
 local claimed = {}
 local open = #ARGV > rest and redis.call('HKEYS', batches) or {}
 for _, name in ipairs(open) do
@@ -66,10 +68,10 @@ for _, name in ipairs(open) do
 end
 local has_aside = redis.call('HLEN', aside) > 0
 
--- Something newer is known of this id than what is claimed or set aside.
+-- A newer version of this id is known: end what is claimed or set aside.
 local function overtake(id)
     for batch, row in pairs(claimed[id] or {}) do
-        -- The mark is the head of the row: a signed number in place of an unsigned one.
+        -- The mark is the row's first byte: a signed msgpack number instead of an unsigned one.
         redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
     end
     if has_aside then
@@ -85,8 +87,8 @@ local function write()
     end
 end
 
--- A msgpack whole number: its value, if it is not below zero, and where it ends (cmsgpack cannot
--- read what Python packs).
+-- The value of a msgpack integer that is not negative, and where it ends (cmsgpack cannot read what
+-- Python packs).
 local function whole(text, at)
     local first = string.byte(text, at) or 255
     local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8})[first]
@@ -96,8 +98,8 @@ local function whole(text, at)
     return first < 128 and first or -1, at + 1
 end
 
--- What stands under an id, beside a version of it: 0 when it is that version, above when it is a later
--- one or was read elsewhere, below when it is an earlier one; nil when nothing stands.
+-- Compares what stands under an id with a version: 0 the same, above 0 later or read elsewhere, below
+-- 0 earlier, nil when nothing stands.
 -- A record ends with the topic, partition and position it was read from, and a timestamp.
 local function beside(id, version)
     local packed = redis.call('HGET', record, id) or (has_aside and redis.call('HGET', aside, id))
@@ -134,9 +136,9 @@ for i = rest, #ARGV, 3 do
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
     if again and (stands or 0) >= 0 then
-        -- No new version: what stands keeps its place, and a tombstone is about that.
+        -- Not a new version: what stands keeps its position, and its tombstone will name that.
         if stands and stands > 0 then
-            -- Compaction would keep the copy alone.
+            -- Compaction would keep only the copy.
             redis.call('SADD', overtaken, id)
         elseif not stands and tonumber(due_ms) <= planned then
             redis.call('HSETNX', surplus, id, again)
@@ -145,7 +147,7 @@ for i = rest, #ARGV, 3 do
         count = count + 1
         known = known + 1
         if journal ~= '' and due_ms ~= '' then
-            -- Its tombstone must be about this copy, or the copy would stand for ever.
+            -- Its tombstone must name this copy, or the copy would stay on the journal forever.
             write()
             if redis.call('ZSCORE', due, id) then
                 redis.call('HSET', record, id, ARGV[i + 2])
@@ -156,9 +158,9 @@ for i = rest, #ARGV, 3 do
     elseif due_ms == '' then
         write()
         tombstones = tombstones + 1
-        -- A tombstone of ours comes back after a newer schedule of the same id may have been parked.
+        -- Our own tombstone is read here; a newer schedule of its id may have been parked before.
         if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then
-            -- Compaction will remove what stands, as its tombstone comes after it on the journal.
+            -- On the journal this tombstone follows what stands, so compaction would remove that.
             redis.call('SADD', overtaken, id)
         else
             local gone = redis.call('ZREM', due, id) + redis.call('HDEL', aside, id)

@@ -5,9 +5,9 @@
 -- rest: id due_ms record version, id due_ms record version, ...
 -- returns: how many rows were written
 --
--- Intake goes on meanwhile: what is pending under an id is newer than what was found, and whatever
--- intake has seen of an id since the reading began (`touched`) is newer too, even when it is gone. A
--- tombstone of ours is about its version only.
+-- Intake goes on meanwhile. What is pending under an id is newer than what was found; so is what
+-- intake has seen of an id since the reading began (`touched`), even when that is gone again. A
+-- tombstone of ours counts for its own version only.
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local earliest, count = math.huge, 0

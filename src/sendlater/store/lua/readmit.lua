@@ -3,10 +3,10 @@
 -- keys: due record aside wake state
 -- args: owner aside_id version id due_ms:number packed_record rejected_count:number
 -- full: goes on
--- returns: 1, or 0 when it is no longer aside as it was seen
+-- returns: 1, or 0 when the row set aside is gone or has changed
 --
--- `version` is the start of the row's digest: one that was moved, replaced or taken back
--- meanwhile is not what was judged. A schedule whose id is pending stays as it is: the newest wins.
+-- `version` is the start of the row's digest: a row that was moved, replaced or cancelled meanwhile
+-- is not the one that was checked. A pending schedule of the same id stays: the newest wins.
 
 local packed = redis.call('HGET', aside, aside_id)
 if not packed or string.sub(redis.sha1hex(packed), 1, #version) ~= version then

@@ -6,7 +6,7 @@
 -- returns: how many rows the batch still holds
 --
 -- A row whose id was written again or cancelled since it was claimed (park has marked it) is
--- dropped: the newest wins, whichever batch holds it and in whichever order they are released.
+-- dropped: the newest wins, in any batch and in any order of releases.
 
 local rows = redis.call('HSCAN', batch, 0, 'COUNT', count_max)[2]
 for i = 1, #rows, 2 do

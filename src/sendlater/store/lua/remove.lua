@@ -1,4 +1,4 @@
--- Remove rows without a trace, before they are read again from their journal.
+-- Remove rows before they are read again from their journal; counters stay.
 --
 -- keys: due record state
 -- args: owner

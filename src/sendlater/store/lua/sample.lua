@@ -1,12 +1,13 @@
--- How many are due in each of neighbouring ranges, and the target topics of a few of each.
+-- How many are due in each of several adjacent ranges, and the target topics of a sample of each.
 --
 -- keys: due record
 -- args: samples_max:number
 -- rest: edge_ms, edge_ms, ...
 -- returns: {count, {topic, topic, ...}, count, {...}, ...}, one pair for each [edge, next edge)
 --
--- The few are spread evenly by rank, all of them where they are no more than samples_max.
--- A packed record is a msgpack array of ten whose first is the topic, as a short or an 8-bit string.
+-- The sample is spread evenly by rank; it is all of them if there are at most samples_max.
+-- A packed record is a msgpack array of ten. The first is the topic, a string with a head of one byte
+-- (short) or two.
 
 local found = {}
 local low = redis.call('ZCOUNT', due, '-inf', '(' .. ARGV[rest])

@@ -5,10 +5,10 @@
 -- full: goes on
 -- returns: how many schedules were delivered
 --
--- Harmless to repeat, and from an older owner: the batch is either still there, and delivered,
--- or has been released, and then there is nothing to drop. Nothing is claimed into it any more.
--- A server that was started anew refuses (see scripts.py): it may have forgotten that rows were taken
--- out of the batch, and those have not been delivered.
+-- Safe to repeat, also for an older owner: either the batch is still there, and was delivered, or it
+-- was released, and there is nothing to drop. Nothing is claimed into it any more.
+-- A server that was restarted refuses (see scripts.py): it may have forgotten that rows were taken out
+-- of the batch, and those have not been delivered.
 
 if name == '' then
     return redis.error_reply('ENDED no batch')

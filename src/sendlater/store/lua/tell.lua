@@ -1,4 +1,4 @@
--- Add to counters and to the list of last deliveries, that only people and metrics read.
+-- Add to counters and to the list of last deliveries; only people and metrics read them.
 --
 -- keys: tally recent
 -- args: names_max:number recent_max:number recent_count:number
@@ -6,8 +6,8 @@
 -- full: goes on
 -- returns: 1
 --
--- Names carry topics, which others choose: beyond names_max a new one counts under its kind's
--- "other", the part of the name up to its first colon.
+-- Names contain topics, which users choose: beyond names_max names, a new one counts as "other" of its
+-- kind, under the part of the name up to its first colon.
 
 for i = rest, rest + recent_count - 1 do
     redis.call('LPUSH', recent, ARGV[i])

@@ -211,7 +211,7 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         assert pending.is_armed(owner=owner)
         pending.client.script_flush()  # what a restart does to scripts
         assert not pending.is_armed(owner=owner)
-        with pytest.raises(StoreWentBack, match="started anew"):
+        with pytest.raises(StoreWentBack, match="was restarted"):
             shard.claim(batch, owner=owner, now_ms=9, count_max=9)
         # Another installation on the same server does not speak for this one.
         other = Pending.open(server.url, space="other", shards=1)
@@ -219,13 +219,13 @@ def test_a_server_that_was_started_anew_gives_nothing_out_until_it_is_armed(tmp_
         assert not pending.is_armed(owner=owner)
         # Nor does who finds that out: runs that began before have lost what they stand on.
         pending.arm(owner=owner)
-        with pytest.raises(StoreWentBack, match="started anew"):
+        with pytest.raises(StoreWentBack, match="was restarted"):
             shard.claim(batch, owner=owner, now_ms=9, count_max=9)
         batch = lane(pending, owner)
         assert shard.claim(batch, owner=owner, now_ms=9, count_max=9).ids == [b"a"]
         # What was taken out of the batch, and not delivered, may be in it again.
         pending.client.script_flush()
-        with pytest.raises(StoreWentBack, match="started anew"):
+        with pytest.raises(StoreWentBack, match="was restarted"):
             pending.settle(batch, owner=owner)
         assert shard.claimed(batch).ids == [b"a"]
 
@@ -245,7 +245,7 @@ def test_a_restart_is_noticed_although_nothing_was_lost_in_it(tmp_path):
             pending = Pending.open(server.url, space="s", shards=2)
             assert pending.get(b"a") is not None
             assert not pending.is_armed(owner=owner)
-            with pytest.raises(StoreWentBack, match="started anew"):
+            with pytest.raises(StoreWentBack, match="was restarted"):
                 pending.shard_of(b"a").claim(batch, owner=owner, now_ms=9, count_max=9)
 
 

@@ -50,7 +50,7 @@ def test_an_inbox_made_anew_is_read_from_its_beginning(pending: Pending, capsys:
             shard.park([], source="a/0", seen_before="5", seen_after="6")
     told = capsys.readouterr().out
     assert "error" in told
-    assert "made anew" in told
+    assert "was deleted and recreated" in told
     assert recognise(pending, {"a": "3", "ab": "2"}, owner=owner) == []
 
 

@@ -16,7 +16,7 @@ from sendlater.cli.output import id_of, text_of
 from sendlater.cli.send_request import SendRequest, read_lines
 from sendlater.errors import BadRequest
 from sendlater.local.process import free_ports
-from sendlater.operations.requests import to_id
+from sendlater.operations.arguments import to_id
 
 LONG = 2_000_000
 

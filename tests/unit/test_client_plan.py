@@ -20,7 +20,7 @@ from sendlater.client.etf1_records import (
 )
 from sendlater.client.scheduling_producer import partition_of
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft, SendlaterError
-from sendlater.operations.requests import (
+from sendlater.operations.arguments import (
     from_cursor,
     id_text,
     plan_list,

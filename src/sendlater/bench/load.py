@@ -19,7 +19,7 @@ from sendlater.brokers.broker import Broker
 from sendlater.client.scheduler import Scheduler
 from sendlater.dialects import encode_headers
 from sendlater.model import Origin, Record, Schedule
-from sendlater.operations.requests import Message
+from sendlater.operations.arguments import Message
 from sendlater.store.codec import pack
 
 PAYLOAD_BYTES = 100

@@ -6,7 +6,7 @@ from typing import Any
 
 from sendlater.errors import BadRequest
 from sendlater.model import Schedule
-from sendlater.operations.requests import id_text
+from sendlater.operations.arguments import id_text
 
 BASE64 = "base64:"
 """Prefix of bytes that cannot be shown as text."""

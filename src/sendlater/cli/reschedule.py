@@ -37,7 +37,7 @@ def reschedule(
         at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
     """
     from sendlater.dialects import duration_ms, instant_ms
-    from sendlater.operations.requests import to_datetime
+    from sendlater.operations.arguments import to_datetime
 
     if (delay is None) == (at is None):
         raise BadRequest(f"reschedule: expected one of --delay and --at, got {delay!r} and {at!r}")

@@ -221,7 +221,7 @@ def list_(
 
 def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Iterator[Schedule]:
     """Pending schedules page by page, from the store or through REST."""
-    from sendlater.operations.requests import to_datetime
+    from sendlater.operations.arguments import to_datetime
 
     count = min(limit, PAGE_COUNT_MAX)
     if scheduler.remote is not None:

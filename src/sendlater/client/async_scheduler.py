@@ -12,7 +12,7 @@ from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.scheduler import RETRY, SEND_TIMEOUT_S, Scheduler, now_ms
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.requests import Delay, Message, plan_send
+from sendlater.operations.arguments import Delay, Message, plan_send
 
 if TYPE_CHECKING:
     from sendlater.config import Settings

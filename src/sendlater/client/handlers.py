@@ -22,7 +22,7 @@ from sendlater.client.events import Context, as_event, event_id, retry_id
 from sendlater.client.scheduler import now_ms
 from sendlater.errors import BadRequest
 from sendlater.model import Schedule
-from sendlater.operations.requests import Delay, new_id, plan_send
+from sendlater.operations.arguments import Delay, new_id, plan_send
 
 F = TypeVar("F", bound=Callable[..., Any])
 DRAIN_S = 30.0

@@ -15,7 +15,7 @@ from sendlater.brokers.redis import RedisBroker
 from sendlater.client.open_transport import REDIS_SCHEMES
 from sendlater.errors import BadSettings
 from sendlater.model import Headers, Record
-from sendlater.operations.requests import AnyHeaders, to_bytes, to_headers
+from sendlater.operations.arguments import AnyHeaders, to_bytes, to_headers
 from sendlater.topics import Consumer, TopicRecord, Topics
 
 SERVERS = "bootstrap.servers"

@@ -12,7 +12,7 @@ import httpx2
 from sendlater.errors import BadRequest, BadSettings, Unavailable
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
-from sendlater.operations.requests import Query, chunks, id_text, to_datetime, to_id
+from sendlater.operations.arguments import Query, chunks, id_text, to_datetime, to_id
 from sendlater.operations.transport import Done
 
 if TYPE_CHECKING:

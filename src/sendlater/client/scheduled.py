@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from sendlater.model import Cancelled, Headers, Moved, Schedule, State
-from sendlater.operations.requests import Delay, id_text, to_datetime
+from sendlater.operations.arguments import Delay, id_text, to_datetime
 
 T = TypeVar("T")
 

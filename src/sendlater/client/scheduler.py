@@ -1,7 +1,7 @@
 """The client: send a record now to have it delivered later; change or cancel it.
 
 `Scheduler` and `AsyncScheduler` (client/async_scheduler.py) share their plans
-(operations/requests.py) and differ in how they wait.
+(operations/arguments.py) and differ in how they wait.
 """
 
 import threading
@@ -16,7 +16,7 @@ from sendlater.client.scheduled import Page, Scheduled
 from sendlater.clock import SystemClock
 from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.requests import (
+from sendlater.operations.arguments import (
     AnyHeaders,
     Delay,
     Message,

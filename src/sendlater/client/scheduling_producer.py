@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from sendlater.client.scheduler import now_ms
 from sendlater.dialects import encode_headers
 from sendlater.errors import BadRequest, BrokerUnavailable
-from sendlater.operations.requests import AnyHeaders, Delay, id_text, plan_send
+from sendlater.operations.arguments import AnyHeaders, Delay, id_text, plan_send
 
 METADATA_TIMEOUT_S = 10.0
 PARTITIONS_AGE_S_MAX = 60.0

@@ -8,7 +8,7 @@ from sendlater.brokers.open import open_broker
 from sendlater.config import Settings
 from sendlater.errors import NotSupported
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.requests import Query, from_cursor, to_cursor
+from sendlater.operations.arguments import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done
 from sendlater.store import Filter, Pending

@@ -21,7 +21,7 @@ from sendlater.dialects import encode_cancel, encode_headers
 from sendlater.errors import BadRequest, BadSettings, BadTime, BrokerUnavailable, StoreUnavailable
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
-from sendlater.operations.requests import chunks, new_id
+from sendlater.operations.arguments import chunks, new_id
 from sendlater.operations.transport import Done
 from sendlater.store import Admin, Answer, Move, Pending
 from sendlater.store.codec import pack

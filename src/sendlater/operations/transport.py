@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.requests import Query
+from sendlater.operations.arguments import Query
 
 Done = Callable[[Exception | None], None]
 """Called once, maybe in another thread: with None, or with why the schedule was not accepted."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
 from sendlater.model import Schedule
-from sendlater.operations.requests import from_cursor, to_cursor
+from sendlater.operations.arguments import from_cursor, to_cursor
 from sendlater.operations.schedules import Changed
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Identity, Role, require

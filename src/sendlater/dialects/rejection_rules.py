@@ -1,0 +1,108 @@
+"""Why an inbox record cannot be scheduled, in a word and in a sentence, as Spark SQL text."""
+
+from sendlater.config import Settings
+from sendlater.dialects import names, sql, when
+from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
+from sendlater.model import DUE_MS_MAX, Reason
+
+# What Go's strings.TrimSpace removes, as far as it is ASCII.
+_BLANKS = sql.text(" \t\n\v\f\r")
+
+
+def _latest_ms(settings: Settings) -> str:
+    days_ms = min(settings.max_delay_days * 86_400_000, DUE_MS_MAX)
+    return f"least(timestamp_ms + {days_ms}L, {DUE_MS_MAX}L)"
+
+
+def reason_of(settings: Settings) -> str:
+    """Why the record cannot be scheduled; null for a schedule and for a cancellation."""
+    bytes_count = (
+        "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce("
+        "octet_length(concat_ws('', names, CAST(headers.value AS ARRAY<STRING>))), 0)"
+    )
+    epoch_max_ms = EPOCH_SECONDS_MAX * 1_000
+    rules: dict[str, Reason | None] = {
+        "done": None,
+        f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
+        f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
+        "dialect = 'headers' AND value IS NULL": None,
+        "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
+        "time_name IS NULL": Reason.NO_TIME,
+        "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
+        f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
+        f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
+        **({_past(settings): Reason.PAST} if settings.past == "reject" else {}),
+        "target IS NULL OR target = ''": Reason.NO_TARGET,
+        f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
+        "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
+        # A copy was taken once, and is larger by what names it.
+        f"{bytes_count} > {settings.max_payload_bytes} AND copy_of IS NULL": Reason.TOO_LARGE,
+    }
+    told = " ".join(
+        f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
+        for rule, reason in rules.items()
+    )
+    return f"CASE {told} END"
+
+
+def _past(settings: Settings) -> str:
+    """Due before the second it was written in: S1 keeps whole seconds."""
+    second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
+    # A copy was looked at when it was made; copying takes time.
+    copied = f"array_contains(names, {sql.text(names.COPIED)})"
+    return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
+
+
+def detail_of(settings: Settings) -> str:
+    """A sentence: what was expected and what came."""
+    bad_time = " ".join(
+        f"WHEN {sql.text(name)} THEN {sql.text(expected)}"
+        for name, expected in {
+            names.DUE_MS: f"{names.DUE_MS}: milliseconds since 1970",
+            names.AT: f"{names.AT}: {when.INSTANT_EXPECTED}",
+            names.DELAY: f"{names.DELAY}: {when.DURATION_EXPECTED}",
+            names.EPOCH: f"{names.EPOCH}: seconds since 1970",
+            "countdown": "countdown: seconds, zero or more",
+        }.items()
+    )
+    time = sql.excerpt("time_text")
+    told = {
+        Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
+        Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),
+        Reason.BAD_ENVELOPE: (
+            """'a JSON object with topic, message and countdown, in UTF-8'""",
+            sql.excerpt("value"),
+        ),
+        Reason.NO_TIME: (
+            f"if(dialect = 'envelope', 'countdown', 'one of {', '.join(names.TIMES)}')",
+            "'nothing'",
+        ),
+        Reason.BAD_TIME: (f"CASE time_name {bad_time} END", time),
+        Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
+        Reason.TOO_FAR: (
+            f"concat(time_name, ' within {settings.max_delay_days} days')",
+            time,
+        ),
+        Reason.PAST: (
+            f"'a time at most {settings.past_grace_s} s before it was written'",
+            "concat(due_ms - timestamp_ms, ' ms')",
+        ),
+        Reason.NO_TARGET: (
+            f"if(dialect = 'envelope', 'topic', '{names.TARGET_TOPIC}')",
+            sql.excerpt("target"),
+        ),
+        Reason.BAD_TARGET: (
+            "'a topic name of 1 to 249 of a-z A-Z 0-9 . _ -, and a partition of zero or more'",
+            f"concat({sql.excerpt('target')}, if(target_partition IS NULL, '', "
+            f"concat(', partition ', {sql.excerpt('target_partition')})))",
+        ),
+        Reason.TOO_LARGE: (
+            f"'at most {settings.max_payload_bytes} bytes of value, key and headers'",
+            "concat(coalesce(octet_length(value), 0), ' bytes of value')",
+        ),
+    }
+    cases = " ".join(
+        f"WHEN {sql.text(reason)} THEN concat('expected ', {expected}, ', got ', {got})"
+        for reason, (expected, got) in told.items()
+    )
+    return f"CASE reason {cases} END"

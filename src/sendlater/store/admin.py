@@ -1,4 +1,4 @@
-"""What people ask of the store: filtered pages, changes on a condition, many at once, tallies."""
+"""Store operations for people: filtered pages, conditional and bulk changes, counters."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ from sendlater.store.shard import Shard
 
 
 class Answer(StrEnum):
-    """What became of a change asked for."""
+    """The result of a requested change."""
 
     MOVED = "moved"
     CANCELLED = "cancelled"
@@ -40,7 +40,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some schedules in due order; `after` is where to look on, None at the end."""
+    """Some schedules in due order; `after` is where the next page begins, None at the end."""
 
     schedules: list[Schedule]
     after: Place | None
@@ -48,7 +48,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which schedules: due within [from_ms, to_ms], and more. Empty lets everything pass."""
+    """Selects schedules: due within [from_ms, to_ms], and more. An empty field selects all."""
 
     from_ms: int = 0
     to_ms: int | None = None
@@ -58,11 +58,11 @@ class Filter:
 
     @property
     def is_range(self) -> bool:
-        """Whether counting needs no look at the schedules."""
+        """Whether it can be counted without reading schedules."""
         return not self.id_prefix and not self.topic and not self.header
 
     def passes(self, row: Schedule) -> bool:
-        """Whether a schedule is among them."""
+        """Whether a schedule is selected."""
         return (
             self.from_ms <= row.due_ms
             and (self.to_ms is None or row.due_ms <= self.to_ms)
@@ -74,7 +74,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A new due time for an id; `version` makes it conditional, `change` names it for its copy."""
+    """A new due time for an id; `version` makes it conditional, `change` names its copy."""
 
     id: bytes
     due_ms: int
@@ -84,7 +84,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How many are due in each [edge, next edge), and by topic: estimated where `sampled`."""
+    """How many are due in each [edge, next edge), also by topic: estimated if `sampled`."""
 
     edges_ms: list[int]
     counts: list[int]
@@ -103,7 +103,7 @@ class Delivery:
 
 
 class Admin:
-    """Answers for doors and pages, from any number of processes; owns nothing."""
+    """Operations for the client, REST and the command line, in any process; never an owner."""
 
     def __init__(self, pending: Pending) -> None:
         self.pending = pending
@@ -116,7 +116,7 @@ class Admin:
         after: Place | None = None,
         backwards: bool = False,
     ) -> Page:
-        """The schedules behind `after`; a short page with a place says: look on."""
+        """The schedules after `after`. A page may be short; the last one has `after` None."""
         rows: list[Schedule] = []
         places: list[Place] = []
         for shard in self.pending.shards:
@@ -133,7 +133,7 @@ class Admin:
             )
             rows += found
             places += [place] if place else []
-        # Beyond the first place where a shard stopped looking, its rows would be missing.
+        # A shard's rows are missing after the place where it stopped looking.
         rows.sort(key=place_of, reverse=backwards)
         stop = (max if backwards else min)(places, default=None)
         if stop is not None:
@@ -156,7 +156,7 @@ class Admin:
                 return
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
-        """Each, pending or claimed, in the order asked; in one round trip per shard."""
+        """Each, pending or claimed, in the order asked; in two round trips per shard."""
         calls = [self._call(i, ("due", "record", "batches", "aside"), id=i) for i in ids]
         return [
             unpack(i, got[1], state=State(got[0].decode())) if got else None
@@ -164,7 +164,7 @@ class Admin:
         ]
 
     def claimed(self, wanted: Filter, *, count_max: int) -> list[Schedule]:
-        """Some schedules that lanes have taken and Spark has not committed, in due order."""
+        """Some schedules that lanes have claimed and Spark has not committed, in due order."""
         with answering():
             rows = list(islice(filter(wanted.passes, self._claimed()), count_max))
         return sorted(rows, key=lambda row: (row.due_ms, row.id))
@@ -176,7 +176,7 @@ class Admin:
                     yield unpack(found, packed, state=State.CLAIMED)
 
     def count(self, *, from_ms: int = 0, to_ms: int | None = None) -> int:
-        """How many are due within [from_ms, to_ms], without looking at them."""
+        """How many are due within [from_ms, to_ms], without reading them."""
         high = "+inf" if to_ms is None else to_ms
         with answering():
             return sum(
@@ -185,7 +185,7 @@ class Admin:
             )
 
     def timeline(self, edges_ms: Sequence[int]) -> Timeline:
-        """Counts by due time and target topic: O(log n) for each edge, whatever is pending."""
+        """Counts by due time and target topic: O(log n) per edge, however many are pending."""
         width = len(edges_ms) - 1
         counts, sampled = [0] * width, False
         topics: dict[str, list[float]] = {}
@@ -215,11 +215,11 @@ class Admin:
         return max((int(tail[0][1]) for tail in tails if tail), default=None)
 
     def cancel(self, schedule_id: bytes, *, version: str = "") -> Answer:
-        """Take a schedule back, if it is still the one that was seen."""
+        """Cancel a schedule; with `version`, only if that is still its version."""
         return self.cancel_many([(schedule_id, version)])[0]
 
     def cancel_many(self, ids: Sequence[tuple[bytes, str]]) -> list[Answer]:
-        """The same for (id, version) pairs, in one round trip per shard."""
+        """The same for (id, version) pairs, in two round trips per shard."""
         cancel = script("cancel")
         calls = [
             self._call(i, ("due", "record", "state", "batches", "aside"), id=i, version=version)
@@ -228,11 +228,11 @@ class Admin:
         return [Answer(answer.decode()) for answer in self._run(cancel, calls)]
 
     def move(self, move: Move) -> tuple[Answer, Schedule | None]:
-        """Give a pending schedule another due time; the schedule as it is then."""
+        """Give a pending schedule another due time; returns the changed schedule too."""
         return self.move_many([move])[0]
 
     def move_many(self, moves: Sequence[Move]) -> list[tuple[Answer, Schedule | None]]:
-        """The same for many, in one round trip per shard."""
+        """The same for many, in two round trips per shard."""
         now_ms = time.time_ns() // 1_000_000
         keys = ("due", "record", "wake", "batches", "changes", "tally", "aside")
         calls = [
@@ -261,8 +261,8 @@ class Admin:
         return shard, {**{name: shard.keys[name] for name in keys}, **values}
 
     def _run(self, verb: Script, calls: list[tuple[Shard, dict[str, Any]]]) -> list[Any]:
-        """Answers in the order of the calls; a pipeline stays on one shard, as a node of a cluster
-        may hold only that."""
+        """Answers in the order of the calls. A pipeline is for one shard, because a node of a
+        cluster may have only that one."""
         answers: list[Any] = [None] * len(calls)
         for shard in self.pending.shards:
             mine = [n for n, (of, _) in enumerate(calls) if of is shard]
@@ -271,10 +271,10 @@ class Admin:
                 answers[number] = answer
         return answers
 
-    # --- what is told ---------------------------------------------------------------------------
+    # --- counters -------------------------------------------------------------------------------
 
     def tally(self) -> Counter[str]:
-        """Counters that lanes and doors tell, over all shards: see `tell`."""
+        """Counters over all shards: see `tell`."""
         total: Counter[str] = Counter()
         with answering():
             for shard in self.pending.shards:
@@ -283,11 +283,11 @@ class Admin:
         return total
 
     def tell(self, counts: Iterable[tuple[str, int]]) -> None:
-        """Add to counters; names are `kind:what`, see lua/tell.lua for what bounds them."""
+        """Add to counters; names are `kind:what`. lua/tell.lua limits their number."""
         tell(self.pending.shards[0], dict(counts))
 
     def note(self, numbers: Mapping[str, int]) -> None:
-        """Set numbers that are no counters."""
+        """Set numbers that are not counters."""
         self.pending.shards[0].mark("tally", dict(numbers))
 
     def memory(self) -> tuple[int, int]:
@@ -309,7 +309,7 @@ class Admin:
 
 
 def tell(shard: Shard, counts: dict[str, int], recent: Sequence[Delivery] = ()) -> None:
-    """Add to a shard's counters and last deliveries: one call, whatever their number."""
+    """Add to a shard's counters and last deliveries, in one call."""
     flat = [part for name, count in counts.items() for part in (name, count)]
     rows = [msgpack.packb((r.id, r.topic.encode(), r.due_ms, r.at_ms)) for r in recent]
     if flat or rows:

@@ -1,7 +1,7 @@
-"""The audit trail: who changed what, and what undoing it takes.
+"""The audit trail: who changed what, and how to undo it.
 
 <space>:audit        list of JSON, latest first, the last AUDIT_COUNT_MAX
-<space>:undo:<id>    list of msgpack chunks, gone after the time in which undoing is possible
+<space>:undo:<id>    list of msgpack chunks; expires when undoing is no longer possible
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from sendlater.store.pending import Pending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One change: who did what, when, to how many; `undo_until_ms` 0 where it cannot be undone."""
+    """One change: who did what, when, to how many; `undo_until_ms` 0 if it cannot be undone."""
 
     id: str
     at_ms: int
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """One schedule as it was: `packed` when it was cancelled, else only its due times."""
+    """One schedule as it was: `packed` if it was cancelled, otherwise only its due times."""
 
     id: bytes
     due_ms: int
@@ -40,7 +40,7 @@ class Undo:
 
 
 class AuditTrail:
-    """Kept for every space, in the store's Redis."""
+    """The audit trail of one space, in the store's Redis."""
 
     def __init__(self, pending: Pending) -> None:
         self._client = pending.client
@@ -65,7 +65,7 @@ class AuditTrail:
             ]
 
     def keep(self, entry_id: str, undos: list[Undo], *, for_s: int) -> None:
-        """Remember how to undo some of an entry's changes."""
+        """Store how to undo some of an entry's changes."""
         key = self._undo(entry_id)
         rows = [(u.id, u.due_ms, u.moved_to_ms, u.packed) for u in undos]
         with answering():
@@ -73,7 +73,7 @@ class AuditTrail:
             self._client.expire(key, for_s)
 
     def take(self, entry_id: str) -> Iterator[list[Undo]]:
-        """What undoing an entry takes, some at a time; each is given to one caller only."""
+        """How to undo an entry, chunk by chunk; each chunk goes to one caller only."""
         while True:
             with answering():
                 packed = self._client.lpop(self._undo(entry_id))

@@ -1,8 +1,8 @@
-"""How a schedule lies in Redis: a msgpack uint64 due time, followed by a msgpack array.
+"""The format of a schedule in Redis: a msgpack uint64 due time, followed by a msgpack array.
 
 The array is [topic, partition, key, value, headers, dialect, origin topic, origin partition,
-position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Two values in a
-row make a stream that one call unpacks, however many schedules it holds.
+position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Such pairs of
+values make a stream, so that one call unpacks any number of schedules.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import msgpack
 from sendlater.model import Headers, Origin, Record, Schedule, State
 
 DIALECTS = (b"", b"headers", b"envelope", b"rejected")
-"""Stored as their index. Append only: old numbers are in people's Redis."""
+"""Stored as their index. Append only: existing stores contain the old numbers."""
 DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
 FIELDS = 10
 
@@ -57,7 +57,7 @@ def pack(schedule: Schedule) -> bytes:
 
 
 def pack_columns(row: Sequence[Any]) -> bytes:
-    """The same of a decoded row: topic, partition, key, value, headers as structs (or null),
+    """The same for a decoded row: topic, partition, key, value, headers as structs (or null),
     dialect, and the four columns of its origin."""
     topic, partition, key, value, headers, dialect, *origin = row
     flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
@@ -65,7 +65,7 @@ def pack_columns(row: Sequence[Any]) -> bytes:
 
 
 def written_topics(topic: str) -> tuple[bytes, bytes]:
-    """How a packed record begins whose topic this is: as text, or as bytes."""
+    """The two ways a packed record with this topic can begin: as text, or as bytes."""
     start = bytes([0x90 + FIELDS])
     return start + msgpack.packb(topic), start + msgpack.packb(topic.encode())
 

@@ -16,8 +16,8 @@ CLUSTER_PREFIX = "redis+cluster://"
 def connect(url: str) -> redis.Redis:
     """A client for a Redis URL; `redis+cluster://host:port` names any node of a cluster.
 
-    The client never repeats a command by itself. A claim whose answer was lost has moved its rows,
-    and a blind repeat would take the next ones and leave the first to nobody.
+    The client never repeats a command by itself. A claim whose answer was lost has moved its rows;
+    a blind repeat would move the next ones, and nobody would deliver the first.
     Raises BadSettings for a URL that cannot be read.
     """
     retry = Retry(NoBackoff(), 0)
@@ -27,12 +27,12 @@ def connect(url: str) -> redis.Redis:
             return RedisCluster.from_url(plain, retry=retry)  # type: ignore[return-value]
         return redis.Redis.from_url(url, retry=retry)
     except ValueError as error:
-        raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error
+        raise BadSettings(f"redis: expected a Redis URL: {error}") from error
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turns the driver's errors into StoreUnavailable; those of scripts are so already."""
+    """Turns the driver's errors into StoreUnavailable; scripts do that themselves."""
     try:
         yield
     except redis.exceptions.RedisError as error:

@@ -1,6 +1,6 @@
-"""Answers to requests with an Idempotency-Key, for those who ask again.
+"""Answers to requests with an Idempotency-Key, kept for repeated requests.
 
-<space>:answer:<h>   the answer to a request, gone after a day
+<space>:answer:<h>   the answer to a request; expires after a day
 """
 
 from sendlater.limits import ANSWER_AWAITED_S, ANSWER_KEPT_S
@@ -9,15 +9,15 @@ from sendlater.store.pending import Pending
 
 
 class IdempotencyKeys:
-    """Kept for every space, in the store's Redis."""
+    """The answers of one space, in the store's Redis."""
 
     def __init__(self, pending: Pending) -> None:
         self._client = pending.client
         self._space = pending.space
 
     def begin(self, name: str, request: bytes) -> bytes | None:
-        """None: nobody has asked this, the caller must answer. Else what was kept for the name:
-        the request's digest, and the answer behind it once there is one."""
+        """None if the name is new: the caller must answer. Otherwise what was kept for it: the
+        request's digest, followed by the answer once there is one."""
         key = f"{self._space}:answer:{name}"
         with answering():
             if self._client.set(key, request, nx=True, ex=ANSWER_AWAITED_S):
@@ -26,11 +26,11 @@ class IdempotencyKeys:
             return found or request
 
     def keep(self, name: str, request: bytes, answer: bytes) -> None:
-        """Remember an answer for those who ask again."""
+        """Keep an answer for repeated requests."""
         with answering():
             self._client.set(f"{self._space}:answer:{name}", request + answer, ex=ANSWER_KEPT_S)
 
     def drop(self, name: str) -> None:
-        """Forget a question that got no answer, so that it can be asked again."""
+        """Forget a request that got no answer, so that it can be repeated."""
         with answering():
             self._client.delete(f"{self._space}:answer:{name}")

@@ -1,4 +1,4 @@
-"""Which topics the positions in the store are about: one made anew begins with offset 0 again."""
+"""Topic ids of the inboxes whose positions are in the store: a new topic begins with offset 0."""
 
 from collections.abc import Mapping
 
@@ -13,13 +13,13 @@ _log = structlog.get_logger()
 
 
 def recognise(pending: Pending, ids: Mapping[str, str], *, owner: int) -> list[str]:
-    """Compare inboxes' topic ids with those of before; the inboxes that were made anew since.
+    """Compare the inboxes' topic ids with the stored ones; returns the inboxes recreated since.
 
-    Of these every shard forgets what it has read, so that intake, which must be started again,
-    reads them from their first record. Until then its tasks are refused. Schedules that were read
-    before stay. An inbox seen for the first time is remembered, and nothing else.
+    Every shard forgets how far it has read these, so that intake reads them from their first
+    record. Intake must be started again: until then its tasks are refused. Schedules that were
+    read before stay. For an inbox seen for the first time only its id is stored.
 
-    To be called after the store was filled, which looks for inboxes it knows nothing of.
+    Call it after the store was filled: filling looks for inboxes that the store does not know.
 
     Raises Fenced for an old owner, StoreUnavailable.
     """
@@ -30,7 +30,7 @@ def recognise(pending: Pending, ids: Mapping[str, str], *, owner: int) -> list[s
             found = script("inboxes")(shard.client, **_keys(shard), owner=owner, rest=flat)
             changed |= {topic.decode() for topic in found}
     for topic in sorted(changed):
-        _log.error("an inbox was deleted and made anew: it is read from its beginning", inbox=topic)
+        _log.error("an inbox was deleted and recreated: it is read from its beginning", inbox=topic)
     return sorted(changed)
 
 

@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 class Lease:
     """The right to be the active one of several services on a space; renewed by a thread.
 
-    It only tells whose turn it is. What keeps an overtaken service from doing harm is the fence.
+    The lease only chooses the active service. The fence stops a service that was overtaken.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Lease:
         holder: str = "",
         works: Callable[[], object] = lambda: None,
     ) -> None:
-        """`works` is called before each renewal: while it hangs or raises there is none, so that
-        another takes over from a service that cannot work any more."""
-        # A connection of its own: renewing must not wait for anybody.
+        """`works` is called before each renewal. While it hangs or raises, the lease is not
+        renewed, so that another service takes over from one that cannot work any more."""
+        # Its own connection: renewing must not wait for other commands.
         self._client: Any = connect(url)
         self._key = f"{{{space}:0}}:lease"
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
@@ -44,7 +44,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def acquire(self, *, by_force: bool = False) -> bool:
-        """Take it when it is free, or `by_force`, and keep it; False while another holds it."""
+        """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
         try:
             if by_force:
                 self._client.delete(self._key)
@@ -57,9 +57,9 @@ class Lease:
         return taken
 
     def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], None]) -> bool:
-        """Until it is ours; False when `stop` was set before.
+        """Wait for the lease; False if `stop` was set first.
 
-        `waiting` is called once, after longer than a lease: another one is alive, there is time.
+        `waiting` is called once, after waiting longer than `lease_ms`: another service is alive.
         """
         waited_s = 0.0
         while not self.acquire(by_force=by_force):
@@ -87,11 +87,11 @@ class Lease:
                 _log.error("the lease is not renewed: this service cannot work", cause=str(error))
 
     def holder(self) -> str:
-        """Who has it now; empty when nobody has."""
+        """The holder; empty if there is none."""
         return (self._client.get(self._key) or b"").decode()
 
     def release(self) -> None:
-        """Let the next one start at once."""
+        """Give the lease back, so that the next service starts at once."""
         self._stop.set()
         if self._thread is None:
             return

@@ -1,4 +1,4 @@
-"""Pages of what is pending on one shard, in due order, with a filter."""
+"""Filtered pages of what is pending on one shard, in due order."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ Place = tuple[int, bytes]
 
 
 def place_of(schedule: Schedule) -> Place:
-    """Where it stands in due order."""
+    """A schedule's place in due order."""
     return schedule.due_ms, schedule.id
 
 
@@ -31,10 +31,10 @@ def look(
     header: tuple[str, bytes] | None = None,
     backwards: bool = False,
 ) -> tuple[list[Schedule], Place | None]:
-    """Pending schedules in due order that pass the filter, and the place to look on from.
+    """Pending schedules that pass the filter, in due order, and where the next page begins.
 
-    `header` asks for its first value that is not empty; `backwards` begins with the last one. At
-    most PAGE_LOOK_MAX are looked at, so a page may be short and not the last.
+    `header` is compared with the first value of that name that is not empty. `backwards` begins
+    with the last schedule. At most PAGE_LOOK_MAX are read: a short page may not be the last.
     """
     assert 0 < count_max <= PAGE_COUNT_MAX, count_max
     topics = written_topics(topic) if topic else (b"", b"")

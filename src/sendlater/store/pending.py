@@ -4,13 +4,13 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 `due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> what it takes, see target.py), `wanted` (targets nobody checked yet),
+`targets` (hash topic -> model.Target), `wanted` (targets not checked yet),
 `batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`), `passed` (hash
 like `seen`: positions read past without a record there),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
-deliveries, for people); of journals, `touched` (ids that intake has seen while the horizon moves),
-`overtaken` and `surplus` (what their topics must be told: see spark/journal/rewrite.py).
+deliveries, for people). Journals add `touched` (ids that intake has seen while the horizon moves),
+`overtaken` and `surplus` (what must be written to journals: see spark/journal/rewrite.py).
 """
 
 import time
@@ -32,11 +32,11 @@ from sendlater.store.scripts import script
 from sendlater.store.shard import Batch, Shard
 
 FENCE_ATTEMPTS_MAX = 10
-"""Starts that race for one space before the slowest gives up."""
+"""A start gives up after it has lost the race for a space to this many others."""
 
 
 class Pending:
-    """The whole store of one space: what the service, the doors and the readers of stats use."""
+    """The whole store of one space, for the service, the client, REST and the command line."""
 
     def __init__(self, client: Any, *, space: str, shards: int) -> None:
         self.client = client
@@ -54,14 +54,14 @@ class Pending:
         return cls(client, space=space, shards=shards)
 
     def shard_of(self, schedule_id: bytes) -> Shard:
-        """The shard an id lives in; intake computes the same number in SQL."""
+        """The shard of an id; intake computes the same number in SQL."""
         return self.shards[zlib.crc32(schedule_id) % len(self.shards)]
 
     def require_layout(self) -> None:
         """Claim the space for this number of shards; raises BadSettings when it has another."""
         key = self.shards[0].keys["state"]
         with answering():
-            # Asked first: a Redis that is full refuses to write what stands there already.
+            # Read first: a full Redis refuses even a write that changes nothing.
             if not self.client.hexists(key, "shards"):
                 self.client.hsetnx(key, "shards", len(self.shards))
             stands = int(self.client.hget(key, "shards") or 0)
@@ -74,11 +74,11 @@ class Pending:
     # --- owning a space -------------------------------------------------------------------------
 
     def fence(self, *, above: int = 0) -> int:
-        """Become the owner of every shard: the number that goes into each later call.
+        """Become the owner of every shard; returns the owner's number for each later call.
 
-        It is higher than `above` and than any before, and nobody else's: of two starts that ask for
-        one number the first has it, on every shard, as all ask in the same order. A store that was
-        wiped does not know the numbers it gave out, so it begins with the seconds since 1970.
+        It is higher than `above` and than any before, and no other service has it: if two starts
+        ask for the same number, the first gets it on every shard, because all ask in the same
+        order. A wiped store has forgotten its numbers, so it begins with the seconds since 1970.
         """
         token = uuid.uuid4().hex
         for _ in range(FENCE_ATTEMPTS_MAX):
@@ -100,23 +100,23 @@ class Pending:
         return max(self.owners())
 
     def arm(self, *, owner: int) -> None:
-        """Remember every server as it is now, until it is started anew or a replica takes over.
+        """Mark every server; a restart loses the mark, and a replica that takes over has none.
 
-        Such a server may have lost its last moments, claims among them. Whoever finds that out sees
-        to it that nothing is claimed before intake has read what is on the inboxes, and does so
-        after arming: then, if that is lost too, it is found out again.
+        A server without it may have lost its last moments, claims among them. Then nothing may be
+        claimed before intake has read what is on the inboxes. The caller arms first and holds
+        claims afterwards: if the hold is lost too, that is found out again.
         """
         for shard in self.shards:
             shard.arm(f"{self.space}/{owner}")
 
     def is_armed(self, *, owner: int) -> bool:
-        """Whether every server is the one that was armed."""
+        """Whether every server still has the mark of `arm`."""
         return all(shard.is_armed(f"{self.space}/{owner}") for shard in self.shards)
 
     def open_lane(self, lane: int, *, owner: int) -> int:
         """Begin a new run of a lane: older runs can claim no more, their batches are released.
 
-        A run claims from the servers that it began on, until one is started anew.
+        A run claims only from servers that have not restarted since it began.
         """
         run = self._begin(f"lane:{lane}", owner=owner)
         for shard in self.shards:
@@ -127,15 +127,15 @@ class Pending:
         return run
 
     def release_all(self, *, owner: int) -> None:
-        """Put back every unsettled batch; only after the fence, before lanes start."""
+        """Put back every unsettled batch; only after the fence and before lanes start."""
         for shard in self.shards:
             for name in shard.batches():
                 shard.release(name, owner=owner)
 
     def settle(self, batch: Batch, *, owner: int | None = None) -> int:
-        """Settle a batch on every shard; how many schedules were delivered.
+        """Settle a batch on every shard; returns how many schedules were delivered.
 
-        With its owner only on servers that the batch's run began on: raises StoreWentBack.
+        With `owner`, raises StoreWentBack if a server has restarted since the batch's run began.
         """
         armed_as = "" if owner is None else self._armed_as(batch.lane, batch.run, owner=owner)
         return sum(shard.settle(batch.name, armed_as=armed_as) for shard in self.shards)
@@ -186,14 +186,14 @@ class Pending:
     def positions(self) -> dict[str, int]:
         """Where intake starts: per inbox partition the lowest position over the shards.
 
-        A shard that has not seen a partition at all counts as having seen nothing of it.
+        A shard that does not know a partition counts with position 0.
         """
         seen = [_furthest(shard.seen(), shard.passed()) for shard in self.shards]
         sources = {source for one in seen for source in one}
         return {source: min(one.get(source, 0) for one in seen) for source in sources}
 
     def set_passed(self, ends: dict[str, int], *, owner: int, run: int, batch: int) -> None:
-        """Intake has read up to `ends` with a batch it has committed, though no record is there."""
+        """Record that a committed batch of intake has read up to `ends`, where no record is."""
         flat = [part for pair in ends.items() for part in pair]
         for shard in self.shards:
             script("passed")(
@@ -206,20 +206,20 @@ class Pending:
             )
 
     def set_bound(self, bound_ms: int, *, owner: int) -> None:
-        """Let this owner's tasks claim what is due until then; nothing is held back otherwise."""
+        """Limit this owner's claims to what is due until then (no bound: no limit); ends a hold."""
         for shard in self.shards:
             script("bound")(
                 shard.client, **shard._keys("state", "wake"), owner=owner, bound_ms=bound_ms
             )
 
-    # --- the doors ------------------------------------------------------------------------------
+    # --- client, REST, command line -------------------------------------------------------------
 
     def put(self, schedule: Schedule) -> None:
         """Write one schedule directly, without an inbox."""
         self.shard_of(schedule.id).park([schedule.id, schedule.due_ms, pack(schedule)])
 
     def cancel(self, schedule_id: bytes) -> Cancelled:
-        """Take a schedule back, unless it is being delivered already."""
+        """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
         keys = shard._keys("due", "record", "state", "batches", "aside")
         answer = script("cancel")(self.client, **keys, id=schedule_id, version="")
@@ -272,8 +272,8 @@ class Pending:
         return totals
 
     def counts(self) -> dict[str, int]:
-        """True counts: pending, `later` (in journals beyond the horizon, about) and claimed now;
-        parked, replaced and so on since the beginning."""
+        """Exact counts: now pending, claimed and aside; parked, replaced and so on since the
+        beginning. Only `later` (in journals, beyond the horizon) is approximate."""
         names = ("parked", "replaced", "cancelled", "settled", "rejected", "tombstones", "missed")
         total = dict.fromkeys(("pending", "later", "claimed", "aside", *names), 0)
         with answering():

@@ -1,4 +1,4 @@
-"""What a start asks of the store: who is active, what was left unsettled, and to be filled anew."""
+"""What a start does with the store: hold claims, and fill it again as a copy of the journals."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,20 +12,20 @@ from sendlater.store.scripts import script
 from sendlater.store.shard import Shard
 
 STANDBY_WATCH_S = 0.25
-"""Pause between two looks at whether the active service is still there."""
+"""Pause between two checks whether the active service is still there."""
 RENEWALS = 5
 """How often a lease is renewed within its time."""
 _log = structlog.get_logger()
 
 
 def hold(pending: Pending, *, owner: int) -> None:
-    """Let this owner's tasks find nothing due, until the bound is set."""
+    """Let this owner's tasks claim nothing until the bound is set."""
     for shard in pending.shards:
         shard.mark("state", {"held": owner, "bound": ""})
 
 
 class JournalCopy:
-    """The store as a copy of journals: whether it is one, emptied, filled, and marked as one."""
+    """The store as a copy of journals: check, empty, mark, and tell the progress of filling."""
 
     def __init__(self, pending: Pending, *, owner: int) -> None:
         self._pending, self._owner = pending, owner
@@ -35,7 +35,7 @@ class JournalCopy:
         return all(shard.state().get("journals") == journals for shard in self._pending.shards)
 
     def forget(self) -> None:
-        """Not a copy any more; the service that is active notices, and fills the store anew."""
+        """Mark the store as no copy; the active service notices, and fills it again."""
         for shard in self._pending.shards:
             with answering():
                 shard.client.hdel(shard.keys["state"], "journals")
@@ -45,8 +45,8 @@ class JournalCopy:
         return all("journals" in shard.state() for shard in self._pending.shards)
 
     def horizon(self) -> tuple[int | None, int | None]:
-        """(horizon, planned) in ms: intake keeps what is due until the one, up to the other it is
-        all here; None is infinitely far."""
+        """(horizon, planned) in ms: intake keeps what is due until `horizon`; all that is due until
+        `planned` is in the store. None is infinitely far."""
         state = self._pending.shards[0].state()
         horizon, planned = state.get("horizon", ""), state.get("planned", "")
         return int(horizon) if horizon else None, int(planned) if planned else None
@@ -59,12 +59,12 @@ class JournalCopy:
         later: int | None = None,
         begun: bool = False,
     ) -> None:
-        """Move the horizon, or (both the same) say that planning has reached it; see the script.
+        """Move the horizon, or (both the same) record that planning has reached it; see the script.
 
-        `later` is how many stand in the journals beyond it, when that has been counted. `begun`:
-        it was moved there before. Raises StoreWentBack when a shard does not know that any more.
+        `later` is how many stand in the journals beyond it, if that was counted. `begun`: it was
+        moved there before; raises StoreWentBack if a shard does not know that any more.
         """
-        # The first shard is what `horizon` reads: first to promise, last to be done.
+        # `horizon` reads the first shard: it begins a step first and ends it last.
         done = horizon_ms == planned_ms
         for shard in reversed(self._pending.shards) if done else self._pending.shards:
             counted = later if shard.number == 0 or later is None else 0
@@ -84,7 +84,7 @@ class JournalCopy:
         return [shard.seen() for shard in self._pending.shards]
 
     def seen_ends(self, seen: Sequence[Mapping[str, int]]) -> dict[str, dict[int, int]]:
-        """Per inbox and partition the highest of positions that the shards have seen."""
+        """Per inbox and partition the highest position that a shard has seen."""
         ends: dict[str, dict[int, int]] = {}
         for positions in seen:
             for source, at in positions.items():
@@ -120,7 +120,7 @@ class JournalCopy:
                 return
 
     def complete(self, ends: Mapping[str, int], *, journals: str) -> None:
-        """Every shard has seen its inboxes up to `ends`, and is a copy of `journals`."""
+        """Record: every shard has seen its inboxes up to `ends`, and is a copy of `journals`."""
         flat = [part for source, end in ends.items() for part in (source, end)]
         for shard in self._pending.shards:
             script("complete")(
@@ -133,14 +133,14 @@ class JournalCopy:
             )
 
     def progress(self) -> dict[str, str]:
-        """How far filling the store is: `step`, `done`, `total`; empty when that is done."""
+        """The progress of filling the store: `step`, `done`, `total`; empty when that is done."""
         key = self._pending.shards[0].keys["state"] + ":filling"
         with answering():
             found = self._pending.client.hgetall(key)
         return {k.decode(): v.decode() for k, v in found.items()}
 
     def tell(self, **progress: int | str) -> None:
-        """Say how far it is; without anything: it is done."""
+        """Store the progress; without arguments, filling is done."""
         key = self._pending.shards[0].keys["state"] + ":filling"
         with answering():
             if progress:
@@ -150,7 +150,7 @@ class JournalCopy:
 
 
 def _origin(schedule_id: bytes, packed: bytes) -> str:
-    # What `record` and `aside` hold differs by the due time in front.
+    # A row of `aside` begins with the due time, a row of `record` does not.
     if packed[:1] != b"\xcf":
         packed = b"\xcf" + bytes(8) + packed
     origin = unpack(schedule_id, packed).origin

@@ -1,8 +1,8 @@
 """Lua scripts called by name: the header of each file is its signature.
 
-What many scripts need is put in front of them here, once: a script with a key `state` and an
-argument `owner` is refused unless the shard knows that owner (an empty one is not asked for), and
-one whose header says `full: goes on` is let through by a Redis at its memory limit.
+Code that many scripts need is put in front of them here. A script with a key `state` and an
+argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
+script whose header says `full: goes on` also runs when Redis is at its memory limit.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ _OWNED = (
     "(tonumber(owner) > tonumber(standing_owner) and 'BEHIND' or 'FENCED') .. "
     "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
 )
-"""A lower number cannot have followed: the store has gone back, and nobody else is to blame."""
+"""BEHIND: the shard knows a lower number, so the store went back; no other service took over."""
 _UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
-"""Redis refuses a script's first write when it is full, if that may grow; after one that cannot
-(this one does nothing at all) it lets the script finish. Older than the flag of Redis 7 for it."""
+"""A full Redis refuses a script only at its first write, and only if that can grow memory. This
+write cannot (it does nothing), so the script runs. It works before Redis 7, which has a flag."""
 
 
 class LaneEnded(Fenced):
-    """A task outlived its run of a lane; what it would claim nobody would settle."""
+    """A task outlived its run, attempt or batch: nobody would settle what it claims."""
 
 
 _REFUSALS = {
@@ -39,15 +39,15 @@ _REFUSALS = {
     "ELSEWHERE": StoreWentBack,
 }
 _FULL = "command not allowed when used memory"
-"""How Redis says so, from within a script as well."""
+"""Part of Redis's error when it is full, also inside a script."""
 
 
 class Script:
     """A Lua file as a function: `claim(client, due=..., now_ms=...)`.
 
     Values of `keys:` and `args:` are given by name; `rest` is appended to the arguments.
-    Raises Fenced, LaneEnded or StoreWentBack where the script refuses, StoreUnavailable when Redis
-    does not answer. Nothing is repeated: a lost answer may mean that the script has run.
+    Raises Fenced, LaneEnded or StoreWentBack if the script refuses, StoreUnavailable if Redis does
+    not answer or is full. Nothing is repeated: if the answer was lost, the script may have run.
     """
 
     def __init__(self, name: str, armed_as: str = "") -> None:
@@ -72,18 +72,18 @@ class Script:
         self.sha = hashlib.sha1(self.lua.encode(), usedforsecurity=False).hexdigest()
 
     def armed(self, name: str) -> "Script":
-        """The same script under a name of its own, which a server must have been told by `arm`.
+        """The same script under its own name; it runs only on a server that got it by `arm`.
 
-        A server keeps no scripts over a restart, nor does a replica that takes over have them: one
-        that does not know this script any more may have lost its last moments.
+        A server loses its scripts when it restarts, and a replica that takes over does not have
+        them: a server that does not know this script may have lost its last moments.
         """
         return _armed(self.name, name)
 
     def arm(self, client: Any, **values: Any) -> None:
-        """Tell a server this script, by a call that it refuses. Raises StoreUnavailable.
+        """Give a server this script, by a call that it refuses. Raises StoreUnavailable.
 
-        Not by SCRIPT LOAD, which Redis before 7 writes to its file: it would know it after a
-        restart too.
+        Not by SCRIPT LOAD: Redis before 7 writes that to its append-only file, and would know the
+        script after a restart too.
         """
         try:
             client.eval(self.lua, len(self.keys), *self.given(values))
@@ -107,23 +107,21 @@ class Script:
         return True
 
     def given(self, values: dict[str, Any]) -> list[Any]:
-        """Values by name, as the list of keys and arguments that Redis wants."""
+        """Named values as the list of keys and arguments for Redis."""
         assert values.keys() == {*self.keys, *self.args}, (self.name, sorted(values))
         return [values[name] for name in (*self.keys, *self.args)]
 
     def __call__(
         self, client: redis.Redis, *, rest: tuple[Any, ...] | list[Any] = (), **values: Any
     ) -> Any:
-        """Run the script; the server's cache of scripts is filled when it does not know it."""
+        """Run the script; a server that does not know it gets it, unless it must be armed."""
         given = self.given(values)
         try:
             try:
                 return client.evalsha(self.sha, len(self.keys), *given, *rest)
             except redis.exceptions.NoScriptError:
                 if self.must_be_armed:
-                    raise StoreWentBack(
-                        "the store was started anew, or a replica took over"
-                    ) from None
+                    raise StoreWentBack("the store was restarted, or a replica took over") from None
                 return client.eval(self.lua, len(self.keys), *given, *rest)
         except redis.exceptions.ResponseError as error:
             word, _, told = str(error).partition(" ")
@@ -148,15 +146,15 @@ def _armed(name: str, armed_as: str) -> Script:
 
 
 def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any]:
-    """Call a script that touches one shard many times, in one round trip; answers in order.
+    """Call a script of one shard many times, in at most two round trips; answers in order.
 
-    Each call is atomic, the whole is not. Raises StoreUnavailable: some may have run then.
+    Each call is atomic, all of them are not. Raises StoreUnavailable: some may have run then.
     """
     if not calls:
         return []
     if len(calls) == 1:
         return [verb(client, **calls[0])]
-    # The first fills the server's cache of scripts; in a pipeline it is too late to ask.
+    # The first call makes the server know the script; inside a pipeline that is too late.
     first = verb(client, **calls[0])
     pipe = client.pipeline(transaction=False)
     for call in calls[1:]:

@@ -1,7 +1,7 @@
 """One shard of the pending store: the verbs that Spark's tasks use, each one atomic script.
 
 A shard is a handful of keys with one hash tag, so that all of a shard lies on one node of a Redis
-Cluster: docs/reference/keys.md tells what is in each.
+Cluster: docs/reference/keys.md describes each key.
 """
 
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ from sendlater.store.scripts import script
 from sendlater.store.wakeup import Wake
 
 CLOSED = "closed"
-"""What an attempt is told of a batch that takes no more rows."""
+"""The answer to an attempt at a batch that takes no more rows."""
 OVERTAKEN = 0xD3
-"""Head of a claimed row whose id was written again or cancelled since; otherwise it is 0xCF."""
+"""First byte of a claimed row whose id was written again or cancelled since; 0xCF otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a lane. The run fences off tasks of dead queries; within it batches are numbered
-    in order (not given: by their ends), as a clock may go back and come by the same end twice."""
+    """One batch of a lane. `run` fences off tasks of dead queries. `number` orders the batches of a
+    run (-1: their ends do), because a clock that goes back may give the same end twice."""
 
     lane: int
     run: int
@@ -43,21 +43,21 @@ class Batch:
 
     @classmethod
     def named(cls, name: str) -> "Batch":
-        """The batch of a name."""
+        """The batch with this name."""
         lane, run, number, end_ms = (int(part) for part in name.split(":"))
         return cls(lane, run, end_ms, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim found: rows, or when to come back."""
+    """What a claim found: rows, or when the next one is due."""
 
     ids: list[bytes]
     packed: list[bytes]
     next_due_ms: int | None = None
     draining: bool = False
     held: bool = False
-    """Something is due, and waits until intake has read what is on the inboxes."""
+    """Something is due, but waits until intake has read what is on the inboxes."""
 
 
 class Shard:
@@ -114,10 +114,10 @@ class Shard:
         return count
 
     def attempt(self, batch: Batch, *, owner: int, attempt: str) -> Claim | None:
-        """Begin an attempt at a batch: whoever tried before claims no more into it.
+        """Begin an attempt at a batch: earlier attempts claim no more into it.
 
-        What the batch holds already, in due order; None where it is closed to further claims, as
-        `claimed` has all of it. Raises LaneEnded for a batch that is settled, Fenced.
+        Returns what the batch holds already, in due order; None if it is closed to further claims,
+        then `claimed` has all of it. Raises LaneEnded for a settled batch or a dead run, Fenced.
         """
         stands = script("attempt")(
             self.client,
@@ -129,7 +129,7 @@ class Shard:
         return self.claimed(batch) if stands == "open" else Claim([], [])
 
     def _attempted(self, batch: Batch, owner: int, attempt: str) -> dict[str, Any]:
-        """Arguments of a script that tell which attempt at which batch calls it."""
+        """Arguments that name the batch and the attempt to a script."""
         return {
             "batch": self._batch_key(batch.name),
             "owner": owner,
@@ -152,7 +152,7 @@ class Shard:
     ) -> Claim:
         """Move what is due into `batch`, oldest first.
 
-        Raises StoreWentBack when the server was started anew: see `Pending.open_lane`.
+        Raises StoreWentBack if the server was restarted: see `Pending.open_lane`.
         """
         claim = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
         got = claim(
@@ -170,24 +170,24 @@ class Shard:
         return Claim([], [], next_due_ms=int(float(got)) if got else None)
 
     def arm(self, name: str) -> None:
-        """Let claims and settling under this name pass, until the server is started anew."""
+        """Allow claims and settling under this name, until the server restarts."""
         script("claim").armed(name).arm(self.client, **self._refused_claim())
         nothing = {"batch": self._batch_key(""), "name": ""}
         script("settle").armed(name).arm(self.client, **self._keys("state", "batches"), **nothing)
 
     def is_armed(self, name: str) -> bool:
-        """Whether the server is still the one that was armed."""
+        """Whether the server still knows the scripts of this name."""
         return script("claim").armed(name).is_armed(self.client, **self._refused_claim())
 
     def _refused_claim(self) -> dict[str, Any]:
-        """Arguments of a claim for no run of any lane."""
+        """Arguments of a claim that is always refused, because it names no run of any lane."""
         words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
         numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
         keys = self._keys("due", "record", "state", "batches")
         return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
 
     def close(self, batch: Batch, *, owner: int, attempt: str) -> None:
-        """Let no attempt claim into a batch any more. Raises LaneEnded when another one works."""
+        """Close a batch to further claims. Raises LaneEnded if another attempt is at work."""
         script("close")(
             self.client,
             **self._keys("state", "batches"),
@@ -197,9 +197,10 @@ class Shard:
         )
 
     def claimed(self, batch: Batch) -> Claim:
-        """What a batch holds already, in due order: the answer to a task that starts again.
+        """What a batch holds already, in due order, for a task that starts again.
 
-        Not what was written again or cancelled since: that is delivered as it is now, or not.
+        Without rows that were written again or cancelled since: these are delivered in their new
+        version, or not at all.
         """
         with answering():
             rows = self.client.hgetall(self._batch_key(batch.name))
@@ -209,9 +210,9 @@ class Shard:
         return Claim([i for i, _ in ordered], [p for _, p in ordered])
 
     def settle(self, name: str, *, armed_as: str = "") -> int:
-        """Drop a delivered batch; how many schedules were in it. Harmless to repeat.
+        """Drop a delivered batch; how many schedules were in it. Safe to repeat.
 
-        Raises StoreWentBack where the server is not the one that was armed under a name.
+        With `armed_as`, raises StoreWentBack if the server has restarted since `arm`.
         """
         settle = script("settle").armed(armed_as) if armed_as else script("settle")
         count: int = settle(
@@ -224,7 +225,7 @@ class Shard:
         return {k.decode(): int(v) for k, v in self._all("batches").items()}
 
     def release(self, name: str, *, owner: int) -> None:
-        """Put a batch back to pending, in steps that leave Redis to others in between."""
+        """Put a batch back to pending, in steps, so that Redis serves others in between."""
         left = 1
         while left:
             left = script("release")(
@@ -252,12 +253,12 @@ class Shard:
         return {k.decode(): int(v) for k, v in self._all("seen").items()}
 
     def passed(self) -> dict[str, int]:
-        """Positions that intake has read past, without a record there, per inbox partition."""
+        """Positions that intake has read past without a record there, per inbox partition."""
         return {k.decode(): int(v) for k, v in self._all("passed").items()}
 
     def mark(self, key: str, values: dict[str, str | int], *, word: str = "") -> None:
-        """Set fields of one of our hashes (an empty value removes it) even when Redis is full, and
-        wake the waiting tasks with `word`, if any."""
+        """Set fields of one of our hashes (an empty value removes one), even when Redis is full,
+        and wake waiting tasks with `word`, if any."""
         flat = [part for pair in values.items() for part in pair]
         script("mark")(
             self.client, hash=self.keys[key], wake=self.keys["wake"], word=word, rest=flat
@@ -268,22 +269,22 @@ class Shard:
         return {k.decode(): v.decode() for k, v in self._all("state").items()}
 
     def targets(self) -> dict[bytes, Target]:
-        """Target topics known to take records, and which ones."""
+        """Target topics that take records, and which records."""
         return {k: Target.parse(v) for k, v in self._all("targets").items()}
 
     def want(self, topics: Iterable[bytes]) -> None:
-        """Ask the service to look these target topics up before anything for them falls due."""
+        """Ask the service to look up these target topics before anything for them falls due."""
         with answering():
             self.client.sadd(self.keys["wanted"], *topics)
 
     def wanted(self, *, count_max: int) -> list[str]:
-        """Take target topics that nobody has looked up."""
+        """Take some target topics that must be looked up."""
         with answering():
             taken: Any = self.client.spop(self.keys["wanted"], count_max)
         return [topic.decode() for topic in taken or ()]
 
     def set_aside(self, batch: Batch, ids: list[bytes]) -> None:
-        """Take rows out of a batch until somebody has looked at their target topics."""
+        """Set rows of a batch aside until the service has looked up their target topics."""
         script("aside")(
             self.client,
             batch=self._batch_key(batch.name),
@@ -292,7 +293,7 @@ class Shard:
         )
 
     def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
-        """Some of the rows set aside, packed, and the cursor to look on from: 0 after the last."""
+        """The next cursor (0 after the last row), and some of the rows set aside, packed."""
         with answering():
             found: Any = self.client.hscan(self.keys["aside"], cursor=cursor, count=count_max)
         return int(found[0]), found[1]
@@ -313,5 +314,5 @@ class Shard:
         )
 
     def wake(self) -> Wake:
-        """A reader that is told when something earlier is parked; close it."""
+        """A reader that wakes when something earlier is parked; the caller must close it."""
         return Wake(self.client, self.keys["wake"])

@@ -1,4 +1,4 @@
-"""What a run that died left claimed: read, and settled as far as it had arrived."""
+"""Batches that a dead run left claimed: read them, and settle the rows that had arrived."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettle
 
 
 def settle_some(batch: Unsettled, ids: Sequence[bytes], *, owner: int) -> None:
-    """Drop rows of a batch that were found where they had to go."""
+    """Drop rows of a batch that were found on their target topics."""
     for first in range(0, len(ids), RELEASE_COUNT_MAX):
         script("settle_some")(
             batch.shard.client,

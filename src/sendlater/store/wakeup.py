@@ -1,8 +1,8 @@
-"""Waiting for what is parked, to the millisecond and without asking again and again.
+"""Waiting for what is parked, to the millisecond and without polling.
 
-Redis ends a blocking read that finds nothing only when its timer looks: up to 100 ms late at its
-default `hz`. So the read has no end of its own: it stands on a connection of its own, and we wait
-for that connection to say something, for as long as we like.
+A timer of Redis ends blocking reads that find nothing: up to 100 ms late at its default `hz`. So
+the read blocks without a time limit, on its own connection, and we wait with our own time limit
+until that connection has data.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from redis.cluster import RedisCluster
 
 FOREVER = 0
-"""As XREAD's BLOCK."""
+"""XREAD's BLOCK without a time limit."""
 
 
 class Wake:
@@ -28,7 +28,7 @@ class Wake:
         self._asked = False
 
     def wait(self, timeout_ms: float) -> bool:
-        """Return at once when something earlier was parked, or after the time; which of the two."""
+        """True as soon as something earlier was parked; False after the time."""
         if not self._asked:
             self._connection.send_command(
                 "XREAD", "COUNT", 1, "BLOCK", FOREVER, "STREAMS", self._key, self._place
@@ -44,6 +44,6 @@ class Wake:
         return True
 
     def close(self) -> None:
-        """Give the connection up: an answer may still be on its way there."""
+        """Drop the connection: an answer may still arrive on it."""
         self._connection.disconnect()
         self._pool.release(self._connection)

@@ -1,1 +1,1 @@
-"""The service: what must run, started, watched and stopped."""
+"""The service: starts, watches and stops what must run."""

@@ -1,4 +1,4 @@
-"""The service without Redis: schedules wait in bucket topics, and nothing must survive here."""
+"""The service without Redis: schedules wait in bucket topics, and this host keeps no state."""
 
 import shutil
 import threading
@@ -33,7 +33,7 @@ from sendlater.spark.delivery.query import start_held
 from sendlater.spark.session import start_session
 
 FIRST_PASS_S = 30.0
-"""Longest that delivery waits for the first pass at a start; passes take a second or two."""
+"""Longest wait of delivery for the first passes at a start; a pass takes a second or two."""
 
 _log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ class BucketService:
         self.ladder = Ladder.of(settings)
         self._client = client_options(settings)
         self._progress = Progress(self._client, group=group_of(settings))
-        # Clients live as long as the service: librdkafka has crashed when one ended soon after
+        # Clients live as long as the service: librdkafka has crashed when a client ended soon after
         # it began.
         self._topics = KafkaTopics(self._client)
         self._spark: SparkSession | None = None
@@ -66,9 +66,10 @@ class BucketService:
         stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> bool:
-        """Topics, Spark, go: True when everything runs and is warm. It never stands by.
+        """Check topics, start Spark and everything else; True when all is warm. Never stands by.
 
-        Raises Unavailable when Kafka or a tool is missing, BadSettings for topics that may forget.
+        Raises Unavailable when Kafka or a tool is missing, BadSettings for topics that may delete
+        schedules.
         """
         settings = self.settings
         self._partitions = own_kafka_topics(self._topics, settings)
@@ -76,12 +77,12 @@ class BucketService:
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
-        # The fence comes last, so that an older service delivers until this one can.
+        # The fence comes late, so that an older service delivers until this one can.
         self._owner = Owner(self._client, space=settings.space, topic=self.ladder.topic(0))
         shutil.rmtree(self._scratch, ignore_errors=True)
         warm_up(self._spark, settings, self.ladder, SystemClock())
-        # What a pass that died has written, the first one writes again. It must be in bucket 0 when
-        # that is looked through for what had been delivered: a copy is known only together with it.
+        # The first pass repeats what a dead pass has written. The repeated copies must be in bucket
+        # 0 before the look-up there of what had been delivered, or it would not find them.
         for worker in (self._moves, self._intake):
             worker.begin()
             assert isinstance(worker.query, Loop)
@@ -91,7 +92,7 @@ class BucketService:
         return True
 
     def _start_deliver(self) -> StreamingQuery:
-        """With a name of its own: what an earlier run prepared, and Spark lost, never counts."""
+        """Each run has its own name: what an earlier run prepared and Spark lost never counts."""
         settings = self.settings
         assert self._spark is not None
         self._run = str(ULID())
@@ -112,7 +113,7 @@ class BucketService:
         )
 
     def _arrived(self, spark: SparkSession) -> Offsets:
-        """What a dead run had delivered. Where that cannot be told it is delivered again."""
+        """What a dead run had delivered. If the look-up fails, it is delivered again."""
         try:
             return arrived(spark, self.settings, self.ladder, self._progress, topics=self._topics)
         except Exception as error:
@@ -153,18 +154,18 @@ class BucketService:
     # --- stopping -------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Gracefully: passes under way are finished, what has been delivered counts."""
+        """Gracefully: finish the passes under way, and commit what has been delivered."""
         try:
             for worker in (self._intake, self._moves):
                 if worker.query is not None:
                     worker.query.stop()
             self._drain()
         except SendlaterError as error:
-            _log.warning("stopped before everything delivered counts", cause=str(error))
+            _log.warning("stopped before all deliveries were committed", cause=str(error))
         self.close()
 
     def _drain(self) -> None:
-        """Ask the delivering tasks to end their batch, and wait until it counts."""
+        """Ask the delivering tasks to end their batch, and wait until it is committed."""
         query = self._deliver.query
         if query is None or not query.isActive:
             return
@@ -186,7 +187,7 @@ class BucketService:
         _log.warning("delivery did not end in time; its batch is repeated at the next start")
 
     def close(self) -> None:
-        """At once: everything ends where it is."""
+        """At once: finish nothing."""
         if self._owner is not None:
             self._owner.close()
         for worker in self._workers:

@@ -1,4 +1,4 @@
-"""A message a minute through the whole pipeline, and how late it came: as a user would see it."""
+"""A message a minute through the whole pipeline, and how late it came, as users would see it."""
 
 import threading
 
@@ -17,15 +17,15 @@ from sendlater.store import Admin, Pending
 
 EVERY_S = 60.0
 AHEAD_MS = 5_000
-"""How far ahead each is due: longer than intake takes."""
+"""Delay of each message: longer than intake takes."""
 RETRY_S = 5.0
-"""Pause before the topic is followed again after the broker failed."""
+"""Pause before the topic is read again after the broker failed."""
 
 _log = structlog.get_logger()
 
 
 class Canary:
-    """Sends and watches in two threads; `sendlater_canary_*` tell what came of it."""
+    """Sends and watches in two threads; metrics `sendlater_canary_*` show the result."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Canary:
         ]
 
     def start(self) -> None:
-        """Begin; the topic is created if need be."""
+        """Begin; create the topic if it is missing."""
         for thread in self._threads:
             thread.start()
 
@@ -95,7 +95,7 @@ class Canary:
             self._broker.create(self._settings.canary_topic, partitions=1)
 
     def _note(self, arrived: Arrived) -> None:
-        """The broker stamps records when it appends them, where the topic was created by us."""
+        """If we created the topic, the broker writes the timestamps when it appends."""
         due = arrived.header(DUE)
         if due is not None:
             self._admin.note(

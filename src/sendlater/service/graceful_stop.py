@@ -1,4 +1,4 @@
-"""A graceful stop: lanes end their batch early, and what they have delivered is settled."""
+"""A graceful stop: lanes end their batches early, and their deliveries are settled."""
 
 import json
 import time
@@ -11,15 +11,15 @@ from sendlater.service.supervision import Worker
 from sendlater.store import Batch, Pending
 
 LOOK_PAUSE_S = 0.025
-"""Pause between two looks at whether the lanes are done."""
+"""Pause between two checks whether the lanes are done."""
 
 _log = structlog.get_logger()
 
 
 def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: float) -> None:
-    """Ask lanes to claim no more, and settle what Spark commits of them; not longer than a while.
+    """Ask lanes to claim no more, and settle what Spark commits, within `within_s`.
 
-    What is left is released at the next start. Raises StoreUnavailable, Fenced.
+    The next start releases what is left. Raises StoreUnavailable, Fenced.
     """
     pending.drain(owner=owner)
     deadline = time.monotonic() + within_s
@@ -35,9 +35,9 @@ def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: 
 
 
 def _settled(pending: Pending, worker: Worker, owner: int) -> bool:
-    """Settle what Spark has committed of a draining lane; whether that was all of it.
+    """Settle what Spark has committed of a draining lane; whether that was all.
 
-    A stopping query never commits its last batch to the source, so it is done here.
+    A stopping query never tells the source that its last batch is committed.
     """
     query = worker.query
     assert isinstance(query, StreamingQuery)

@@ -1,7 +1,7 @@
-"""Prometheus metrics of one installation, read from its store when somebody asks.
+"""Prometheus metrics of one installation, read from its store on each request.
 
-Everything lies in the store, so that each process of an installation tells the same numbers, and a
-restart of the service resets none of them. docs/reference/metrics.md explains each.
+All numbers are in the store: every process of an installation shows the same, and a restart of the
+service resets none. docs/reference/metrics.md explains each.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ from sendlater.store import Admin, Pending
 HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000}
 """How far `sendlater_due` looks ahead, by its label."""
 LAG_COUNT_MAX = 1_000
-"""Most unread records that are counted per partition of a topic on Redis."""
+"""At most so many unread records are counted per partition of a topic on Redis."""
 
 COUNTERS = {
     "parked": "Schedules written to the store.",
@@ -44,7 +44,7 @@ Lag = Callable[[], dict[str, int]]
 
 
 class StoreMetrics(Collector):
-    """What the store knows, as Prometheus metrics; `sendlater_up` is 0 when it does not answer."""
+    """Numbers of the store as Prometheus metrics; `sendlater_up` is 0 if it does not answer."""
 
     def __init__(
         self, pending: Pending, *, lag: Lag, dead_topic: str = "", clock: Clock | None = None
@@ -55,11 +55,11 @@ class StoreMetrics(Collector):
         self._clock = clock or SystemClock()
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the store."""
+        """Nothing, because registering must not ask the store."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """A handful of calls that take the store O(log n) each."""
+        """A few calls, each O(log n) in the store."""
         try:
             found = [*self._gauges(), *self._counters(), *self._told(), *self._memory()]
         except Unavailable:
@@ -132,7 +132,7 @@ class StoreMetrics(Collector):
                 "How late the last canary arrived on its topic.",
                 tally["canary-late-ms"] / 1000,
             )
-        # Counted from the start of the service, so that the first one can be missed too.
+        # Also counted from the start of the service, so that a missing first canary is noticed.
         if since_ms := max(tally["canary-at-ms"], tally["canary-since-ms"]):
             yield GaugeMetricFamily(
                 "sendlater_canary_age_seconds",
@@ -163,9 +163,9 @@ def _lateness(tally: Counter[str]) -> Metric:
 
 
 def intake_lag(settings: Settings, *, redis_url: str, pending: Pending, broker: Broker) -> Lag:
-    """A function that counts, per inbox, the records that intake has not read.
+    """A function that gives, per inbox, the number of records that intake has not read.
 
-    On Kafka the difference of offsets; on Redis it counts, up to LAG_COUNT_MAX per partition.
+    On Kafka the difference of offsets; on Redis a count, up to LAG_COUNT_MAX per partition.
     """
 
     def on_kafka() -> dict[str, int]:
@@ -203,7 +203,7 @@ def intake_lag(settings: Settings, *, redis_url: str, pending: Pending, broker: 
 
 
 class MetricsServer:
-    """`GET /metrics` on an address of its own, in a thread."""
+    """`GET /metrics` on its own address, in a thread."""
 
     def __init__(self, address: str, collector: Collector) -> None:
         """Raises BadSettings for an address that cannot be used."""
@@ -217,7 +217,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens: the port asked for, or a free one for 0."""
+        """The port it listens on: the requested one, or a free one for 0."""
         bound: Any = self._server.server_address
         return int(bound[1])
 

@@ -1,4 +1,4 @@
-"""The queries of a service: how each is started, ended, and begun anew."""
+"""The queries of a service: how each is started, ended, and started again."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 class Queries:
-    """Lanes, copying and intake; what they share is here."""
+    """Lanes, copying and intake, and what they share."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Queries:
         *,
         etf1: Mapping[str, str] | None = None,
     ) -> None:
-        """`etf1`: the environment of an etf1 scheduler, whose surface is served too."""
+        """`etf1`: the environment of an etf1 scheduler, whose interface is served too."""
         self.settings = settings
         self.installation = installation
         self.owner = 0
@@ -84,7 +84,7 @@ class Queries:
             worker.query = None
 
     def _next_checkpoint(self, name: str) -> Path:
-        """Checkpoints are scratch: what must survive is in the store."""
+        """Checkpoints are temporary: what must survive is in the store."""
         self._checkpoint += 1
         return self._scratch / f"{self.owner}-{self._checkpoint}-{name}"
 
@@ -107,13 +107,13 @@ class Queries:
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
     def _look_for_restart(self) -> None:
-        """A server that was started anew may have lost its last moments: claims, and what intake
-        had read. Nothing is claimed before that is read again, nor by a run older than a server.
+        """A restarted server may have lost its last moments: claims, and what intake had read.
+        Nothing is claimed before that is read again, nor by a run from before the restart.
 
-        Positions do not tell: what is lost may have come and gone between two looks at them."""
+        Positions do not show it: what is lost may have come and gone between two looks at them."""
         if self.pending.is_armed(owner=self.owner):
             return
-        _log.warning("the store was started anew: deliveries wait for intake")
+        _log.warning("the store was restarted: deliveries wait for intake")
         self.pending.arm(owner=self.owner)
         if self._watermark is not None:
             self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
@@ -139,7 +139,7 @@ class Queries:
         )
 
     def _read_again(self) -> None:
-        """Have intake begin anew where the store stands."""
+        """Start intake again from the store's positions."""
         intake = self._workers[-1]
         if intake.query is not None:
             intake.query.stop()

@@ -1,4 +1,4 @@
-"""The service: the only place that wires rooms together, and keeps them running."""
+"""The service: connects the rooms and keeps them running."""
 
 import shutil
 import threading
@@ -33,10 +33,10 @@ class Service(StoreWatch):
         stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Get ready, wait until no other service is active, take over: every query is started, and
-        intake is past its first batch.
+        """Get ready, wait until no other service is active, take over. Then every query runs, and
+        intake has finished its first batch.
 
-        False when `stop` was set before that; `on_standby` is called when there is a wait.
+        False if `stop` was set before that; `on_standby` is called if there is a wait.
         Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
         """
         stop = stop or threading.Event()
@@ -58,7 +58,7 @@ class Service(StoreWatch):
     def rebuild(self) -> None:
         """Fill the store from its journals and end; nothing is delivered.
 
-        Raises what `start` raises, NotSupported where there is no journal.
+        Raises what `start` raises, NotSupported if there is no journal.
         """
         if not self.settings.journals:
             raise NotSupported("rebuild needs an inbox with journal = true: others are not kept")
@@ -69,11 +69,11 @@ class Service(StoreWatch):
         self.close()
 
     def is_active(self) -> bool:
-        """Whether some service is active on the space."""
+        """Whether any service is active on the space."""
         return bool(self._new_lease().holder())
 
     def _get_ready(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
-        """Topics, Spark, lease; False when `stop` was set before the lease was ours."""
+        """Get topics, Spark and the lease; False if `stop` was set before the lease was ours."""
         settings = self.settings
         self.pending.require_layout()
         if settings.on_kafka:
@@ -94,7 +94,7 @@ class Service(StoreWatch):
         return self._stand_by(stop, on_standby)
 
     def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
-        """Until the lease is ours; False when `stop` was set before."""
+        """Wait for the lease; False if `stop` was set first."""
 
         def waiting() -> None:
             self._warm_up()
@@ -127,7 +127,7 @@ class Service(StoreWatch):
                 self._look_after_store(stop)
 
     def stop(self) -> None:
-        """Gracefully: lanes end their batch early, everything claimed is delivered and settled."""
+        """Gracefully: lanes end their batches early; what they claimed is delivered and settled."""
         try:
             for worker in self._workers if self.owner else ():
                 if worker.lane is None and worker.query is not None:
@@ -137,12 +137,12 @@ class Service(StoreWatch):
                 within_s = self.settings.stop_timeout_ms / 1_000
                 drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
         except Exception as error:
-            # Whatever it is, a stop goes on: what is not settled is released at the next start.
+            # No error ends the stop: the next start releases what is not settled.
             _log.warning("stopped without settling", cause=str(error))
         self.close()
 
     def close(self) -> None:
-        """At once: queries and Spark end, nothing is settled."""
+        """At once: end queries and Spark, settle nothing."""
         self._end_queries()
         self._sidecars.close()
         if self._lease is not None:

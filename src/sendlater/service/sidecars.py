@@ -1,4 +1,4 @@
-"""What runs beside a service's queries: metrics, the canary, the surface of an etf1 scheduler."""
+"""What runs beside the queries: metrics, the canary, the interface of an etf1 scheduler."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _log = structlog.get_logger()
 
 
 class Sidecars:
-    """Each is there when its setting is; none of them is needed for a delivery."""
+    """Each runs if its setting is given; deliveries need none of them."""
 
     def __init__(self, settings: Settings, pending: Pending, *, redis_url: str) -> None:
         self._settings, self._pending, self._redis_url = settings, pending, redis_url
@@ -24,11 +24,11 @@ class Sidecars:
         self._etf1: Etf1Server | None = None
 
     def answer_as_etf1(self, environment: Mapping[str, str]) -> None:
-        """Also while another service is active: it answers from the store."""
+        """Serve the etf1 interface, also while another service is active: it reads the store."""
         self._etf1 = Etf1Server(self._settings, self._pending, environment=environment)
 
     def start(self) -> None:
-        """Once this service is the active one."""
+        """Start metrics and canary; call it when this service is the active one."""
         settings = self._settings
         if settings.metrics_addr:
             broker = open_broker(settings, redis_url=self._redis_url)

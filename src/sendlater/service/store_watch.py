@@ -1,4 +1,4 @@
-"""Watching the store: another owner, a store that went back or was emptied, inboxes made anew."""
+"""Watches for another owner, a store that went back or was emptied, and recreated inboxes."""
 
 import threading
 
@@ -14,19 +14,19 @@ _log = structlog.get_logger()
 
 
 class StoreWatch(Takeover):
-    """Looks after the store once a second, and takes over again when it has lost what it knew."""
+    """Checks the store once a second, and takes over again if it has lost data."""
 
     def _take_over_again(self, stop: threading.Event) -> None:
-        """The store has lost what it knew: end everything that works from it, and begin anew."""
+        """The store has lost data: end everything that uses it, and take over again."""
         self._lost = True
         self._end_queries()
-        # What lanes have handed to the producer must be on its topics before these are read.
+        # What lanes have given to the producer must be on its topics before these are read.
         stop.wait(self.settings.recovery_pause_ms / 1_000)
         self._take_over(stop)
         self._lost = False
 
     def _look_after_store(self, stop: threading.Event) -> None:
-        """Notice a takeover, and a store that came back empty or older than it was."""
+        """Notice a takeover, and a store that came back empty or older."""
         self._require_owner()
         settings = self.settings
         try:
@@ -43,17 +43,17 @@ class StoreWatch(Takeover):
             seen = self.pending.positions()
         except Exception as error:
             if isinstance(error, Fenced):
-                # Either a newer owner is there, or the store has forgotten this one once more.
+                # Either there is a newer owner, or the store has forgotten this one again.
                 self._require_owner()
             _log.warning("the store is not usable", cause=str(error)[:500])
             return
         back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]
         self._seen = seen
         if back or anew:
-            _log.error("intake begins anew", store_went_back=back, made_anew=sorted(anew))
+            _log.error("intake starts again", store_went_back=back, made_anew=sorted(anew))
             self._read_again()
 
     def _beat(self) -> None:
-        """Tell the page that this service lives, and which of its queries run."""
+        """Show the page that this service is alive, and which of its queries run."""
         running = {f"worker:{w.name}": int(w.query is not None) for w in self._workers}
         Admin(self.pending).note({"beat-ms": SystemClock().now_ms(), **running})

@@ -1,4 +1,4 @@
-"""What must be running: Spark queries and loops, started again when they end."""
+"""Keeps Spark queries and loops running: starts them again when they end."""
 
 import threading
 import time
@@ -14,17 +14,17 @@ from sendlater.errors import Fenced
 RESTART_DELAY_S = 0.5
 """Pause before the first restart of a failed query; doubled each time after."""
 KAFKAS = "org.apache.kafka.common."
-"""What is in the error of a query that Kafka has ended."""
+"""Part of the error of a query that failed because of Kafka."""
 HEALTHY_S = 30.0
-"""A query that ran this long has its restart delay forgotten."""
+"""After this time without a failure a query has the first restart delay again."""
 FIRST_BATCH_S = 30.0
-"""Longest that a start waits for the first batch of a query; it takes a few seconds."""
+"""Longest wait of a start for the first batch of a query; it takes a few seconds."""
 WATCH_S = 0.1
 """Pause between two looks at the queries."""
 STORE_WATCH_S = 1.0
-"""Pause between two looks at whether the store went back or was taken over."""
+"""Pause between two checks whether the store went back or was taken over."""
 FIRST_BATCH_WATCH_S = 0.1
-"""Pause between two looks at whether it is over."""
+"""Pause between two checks whether the first batch is over."""
 LOOP_STOP_S = 60.0
 """Longest wait for the pass under way when a loop is stopped."""
 
@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class Running(Protocol):
-    """A query or a loop, as far as who watches it is concerned."""
+    """A query or a loop, as its watcher sees it."""
 
     @property
     def isActive(self) -> bool:
@@ -47,7 +47,7 @@ class Running(Protocol):
 
 @dataclass
 class Worker:
-    """A query that must be running: how to start it, and what it is doing now."""
+    """A query that must be running: how to start it, and its state."""
 
     name: str
     start: Callable[[], "Running | StreamingQuery"]
@@ -58,23 +58,23 @@ class Worker:
     run: int = 0
     lane: int | None = None
     refused: bool = False
-    """Whether Kafka has ended it: a record may be in its batch that no broker takes."""
+    """Whether Kafka's error ended it: its batch may have a record that the broker refuses."""
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended by itself of late."""
+        """Whether it has failed recently."""
         return self.delay_s > RESTART_DELAY_S
 
     def begin(self) -> None:
-        """Start it, once more or for the first time."""
+        """Start it, for the first time or again."""
         self.started_s = time.monotonic()
         self.query = self.start()
 
     def await_first_batch(self, stop: threading.Event) -> None:
-        """Until its query is past the first batch, which loads and compiles all that others need.
+        """Wait for the end of the first batch, which loads and compiles all that later ones need.
 
-        There is one even where nothing is to be read: a fresh checkpoint has no end to compare.
-        Gives up after FIRST_BATCH_S, when the query has ended or is to begin anew, or when `stop`
+        There is one even if there is nothing to read: a new checkpoint has no end to compare with.
+        Gives up after FIRST_BATCH_S, if the query has ended or waits for its restart, or if `stop`
         is set.
         """
         query, deadline_s = self.query, time.monotonic() + FIRST_BATCH_S
@@ -88,9 +88,9 @@ class Worker:
     def look_after(
         self, now_s: float, *, delay_s_max: float, ended: Callable[[], None] = lambda: None
     ) -> None:
-        """Restart it when it has ended, with growing pauses; its cause is logged once, in words.
+        """Restart it if it has ended, with growing pauses; log the cause once, in words.
 
-        `ended` is called first when it has: it may raise.
+        `ended` is called first if it has ended; it may raise.
         """
         if self.query is not None:
             if self.query.isActive:
@@ -110,17 +110,17 @@ class Worker:
                 _log.info("query started again", query=self.name)
             except Exception as error:
                 if isinstance(error, Fenced):
-                    # Either a newer owner is there, or the store has forgotten this one.
+                    # Either there is a newer owner, or the store has forgotten this one.
                     ended()
                 _log.warning("query cannot start yet", query=self.name, cause=str(error))
                 self.next_s = now_s + self.delay_s
 
 
 class Loop:
-    """A thread that takes one step after another; `stop` lets the one under way finish."""
+    """A thread that runs one step after another; `stop` lets the running step finish."""
 
     def __init__(self, name: str, step: Callable[[], float]) -> None:
-        """`step` returns how many seconds the next may wait; `wake` cuts that short."""
+        """`step` returns the pause before the next step in seconds; `wake` ends the pause."""
         self._step = step
         self._stop = False
         self._stepped = threading.Event()
@@ -142,11 +142,11 @@ class Loop:
             self._stepped.set()
 
     def stepped(self, *, timeout_s: float) -> bool:
-        """Wait for the end of the first step, or of all; whether it came."""
+        """Wait for the end of the first step, or for a failure; False if neither came in time."""
         return self._stepped.wait(timeout_s)
 
     def wake(self) -> None:
-        """There is something to do."""
+        """End the pause: there is something to do."""
         self._wake.set()
 
     @property
@@ -159,7 +159,7 @@ class Loop:
         return self._error
 
     def stop(self) -> None:
-        """Let the step under way finish, and end."""
+        """Let the running step finish, and end."""
         self._stop = True
         self._wake.set()
         self._thread.join(LOOP_STOP_S)

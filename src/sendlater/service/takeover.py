@@ -27,29 +27,29 @@ _log = structlog.get_logger()
 
 
 class Takeover(Queries):
-    """At a start, and again whenever the store has lost what it knew."""
+    """Takes over at a start, and again whenever the store has lost data."""
 
     def _take_over(self, stop: threading.Event) -> bool:
-        """Fence, fill the store, start every query; False when `stop` was set before.
+        """Fence, fill the store, start every query; False if `stop` was set first.
 
-        Begins anew when the store goes back or away meanwhile. Raises Fenced.
+        Starts over if the store goes back or away meanwhile. Raises Fenced.
         """
         while True:
             try:
                 return self._take_over_once(stop)
             except (StoreWentBack, StoreUnavailable) as error:
-                _log.warning("the store went away during a start", cause=str(error))
+                _log.warning("the store went back or away during a start", cause=str(error))
             self._end_queries()
             if stop.wait(STORE_WATCH_S):
                 return False
 
     def _take_over_once(self, stop: threading.Event) -> bool:
-        """Nothing is delivered before intake has read what was on the journals when this began, and
-        what is on the inboxes: a newer version or a cancellation may be among it."""
+        """Before the first delivery, intake reads what was on the journals when this began, and
+        what is on the inboxes: there may be a newer version or a cancellation."""
         self.owner = self.pending.fence(above=self.owner)
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)
-        # All start at once, as each takes seconds; lanes find nothing before intake has caught up.
+        # All start together, as each takes seconds; lanes are held until intake has caught up.
         self.pending.arm(owner=self.owner)
         hold(self.pending, owner=self.owner)
         for worker in reversed(self._workers):
@@ -89,7 +89,7 @@ class Takeover(Queries):
         )
 
     def _fill(self, stop: threading.Event) -> Ends:
-        """Settle or release what was left behind, fill the store; the ends intake must reach."""
+        """Settle or release old batches, fill the store; returns the ends intake must reach."""
         settings = self.settings
         if self._topics is not None:
             assert self._spark is not None
@@ -110,14 +110,14 @@ class Takeover(Queries):
         return self._filling.fill()
 
     def _caught_up(self, ends: Ends, stop: threading.Event) -> bool:
-        """Wait until intake has read up to `ends`; False when `stop` was set before.
+        """Wait until intake has read up to `ends`; False if `stop` was set first.
 
-        Not for ever for one that fails, as in a full store: only delivery makes room there."""
+        Not forever if intake fails, as with a full store: only delivery makes room there."""
         intake, since_s = self._workers[-1], time.monotonic()
         while True:
             waited_ms = 1_000 * (time.monotonic() - since_s)
             if intake.failed and waited_ms > self.settings.hold_ms_max:
-                _log.error("deliveries do not wait for intake, which fails", waited_ms=waited_ms)
+                _log.error("intake fails: deliveries wait no longer for it", waited_ms=waited_ms)
                 return True
             query = intake.query
             progress = query.lastProgress if isinstance(query, StreamingQuery) else None
@@ -130,8 +130,8 @@ class Takeover(Queries):
             self._look_after(intake, time.monotonic())
 
     def _store_is_lost(self) -> bool:
-        """Whether it has forgotten its owner, or is no copy of the journals (any more)."""
-        # One shard of several may have come back without it.
+        """Whether the store has forgotten its owner, or is no (longer a) copy of the journals."""
+        # Perhaps only one of several shards has forgotten it.
         forgotten = min(self.pending.owners()) < self.owner
         if not forgotten and (self._filling is None or self._filling.is_copy()):
             return False

@@ -1,4 +1,4 @@
-"""Between packed rows of the store and Arrow batches of Spark, in the columns of DUE_SCHEMA."""
+"""Converts packed rows of the store to Arrow batches of Spark, in the columns of DUE_SCHEMA."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,21 +37,21 @@ PENDING_ARROW_SCHEMA = pa.schema(
     ]
 )
 TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""Last instant of year 9999: later ones, which rejected records may have, are shown as this."""
+"""Last instant of year 9999. Later ones, which rejected records may have, are shown as this."""
 
 
 def filler(count: int) -> pa.RecordBatch:
-    """Rows of nulls, none or some, that push the real ones on.
+    """A batch of `count` null rows, which makes the JVM pass on the rows before it.
 
-    None: the JVM hands a batch on only when it has seen the next one. Some: it gathers a number of
-    rows for a Python sink, as the development outbox is one, which drops these.
+    0: the JVM passes a batch on only when it has seen the next one. More: for a Python sink (the
+    development outbox) the JVM first gathers a number of rows; the sink drops the null ones.
     """
     columns = [pa.nulls(count, field.type) for field in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def unpack_columns(packed: Sequence[bytes]) -> list[tuple[Any, ...]]:
-    """Rows as the scripts return them, as columns: due_ms, then the ten fields of the record."""
+    """Rows of the scripts as columns: due_ms, then the ten fields of the record."""
     stream = unpack_many(packed)
     columns = list(zip(*stream[1::2], strict=True))
     assert len(columns) == FIELDS, len(columns)
@@ -107,7 +107,7 @@ def pending_arrow(
 
 
 def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
-    """Flat [name, value, ...] per row to a list of structs; null where a row has none."""
+    """Flat [name, value, ...] per row to a list of structs; null if a row has none."""
     if not any(rows):
         return pa.nulls(len(rows), ARROW_SCHEMA.field("headers").type)
     offsets = [0]

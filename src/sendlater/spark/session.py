@@ -1,4 +1,4 @@
-"""The Spark session, with the settings that make a lone message fast."""
+"""The Spark session, with settings that make a single message fast."""
 
 import os
 import sys
@@ -19,10 +19,10 @@ from sendlater.dialects import SPARK_SETTINGS
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 STREAMING = {
-    # A Python source's rows reach the JVM through a buffer of this many bytes: smallest is fastest.
+    # Buffer in bytes between a Python source and the JVM: the smallest is the fastest.
     "spark.buffer.size": "64",
     # A log write takes 10 ms instead of 60-100: no fork and no checksum file. Checkpoints are
-    # scratch here, so a torn one costs nothing.
+    # temporary here, so a damaged one costs nothing.
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{PACKAGE}.FileSystemBasedCheckpointFileManager"
     ),
@@ -33,19 +33,19 @@ STREAMING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Workers start slowly on a machine that is busy; 15 s, the default, fails the whole query.
+    # Workers start slowly on a busy machine; the default of 15 s makes the whole query fail.
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.driver.memory": "2g",
 }
 OURS = {
-    # A second attempt beside a first one that lives only has the first one refused.
+    # A second attempt while the first one lives has no use: the store then refuses the first.
     "spark.speculation": "false",
 }
-"""Settings that nobody may change: what the store promises rests on them."""
+"""Settings that users cannot change: the store's guarantees depend on them."""
 
 
 def slots(settings: Settings) -> int:
-    """Task slots a local Spark needs: lane tasks hold theirs, whatever else runs needs its own."""
+    """Task slots a local Spark needs: lane tasks keep theirs, so all other tasks need more."""
     lanes = (settings.lanes if settings.pending == "redis" else 1) * settings.shards
     copying = any(inbox.copy_to for inbox in settings.inboxes)
     planning = 1 if settings.horizon else 0
@@ -53,10 +53,10 @@ def slots(settings: Settings) -> int:
 
 
 def spark_home(cache_dir: Path) -> Path:
-    """PySpark's Spark without its zip of PySpark: workers then import the installed package.
+    """PySpark's Spark without its zip of PySpark, so that workers import the installed package.
 
-    The zip holds sources only; compiling them costs each of a dozen processes 0.6 s of CPU at
-    start. Links, made anew when PySpark has moved.
+    The zip has sources only; compiling them costs each of a dozen processes 0.6 s of CPU at start.
+    The directory consists of links; a moved PySpark gets new ones.
     """
     real = Path(pyspark.__file__).parent
     home = cache_dir / f"spark-{pyspark.__version__}-{zlib.crc32(str(real).encode()):08x}"
@@ -71,7 +71,7 @@ def spark_home(cache_dir: Path) -> Path:
 
 
 def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> SparkSession:
-    """A session on the configured master; `jars` are the Kafka connector's, where Kafka is used."""
+    """A session on the configured master; `jars` are the Kafka connector's, if Kafka is used."""
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not settings.spark_master:
@@ -82,14 +82,14 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
     conf.setAll(list((config | settings.spark | OURS | {JAVA_OPTIONS: java}).items()))
-    if SparkContext._gateway is None:  # a process keeps its JVM, whatever sessions come after
-        # Linux shares the cores between sessions first: a program beside Spark then has its share
-        # of them, however many threads Spark runs (docs/adr/0009).
+    if SparkContext._gateway is None:  # all sessions of a process use its first JVM
+        # Linux divides the cores between process sessions first: with its own session, Spark leaves
+        # other programs their share, however many threads it runs (docs/adr/0009).
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def require_jvm(spark: SparkSession) -> None:
-    """Hangs while the JVM does, and raises when it is gone."""
+    """Hangs while the JVM hangs, and raises if it is gone."""
     spark.sparkContext._jvm.System.nanoTime()  # type: ignore[union-attr]

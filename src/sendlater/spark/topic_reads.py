@@ -1,4 +1,4 @@
-"""What topics hold since an instant, as Spark tables; and which of it we have delivered."""
+"""Records of topics since an instant, as Spark tables; and which of them we have delivered."""
 
 from collections.abc import Iterable
 
@@ -15,18 +15,18 @@ _log = structlog.get_logger()
 
 
 def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
-    """Those that may be looked through; the log says which may not."""
+    """The targets that we may read; the log names the others."""
     targets = set(targets)
     readable = {topic for topic in targets if topics.may_read(topic)}
     for topic in sorted(targets - readable):
-        _log.warning("no permission to read a target; a crash doubles there", topic=topic)
+        _log.warning("no permission to read a target; a crash may deliver twice", topic=topic)
     return readable
 
 
 def records_since(
     spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
 ) -> DataFrame:
-    """What was written to topics since an instant, in the columns of the Kafka source."""
+    """Records written to topics since an instant, in the columns of the Kafka source."""
     return (
         spark.read.format("kafka")
         .options(**reader_options(settings))
@@ -45,7 +45,7 @@ def deliveries(
     """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
 
     def ours(name: str) -> str:
-        # A name may be there twice: what we add comes last, and in a tombstone first.
+        # A name may occur twice: ours is the last one, but in a tombstone the first.
         return header(text(name)).replace("headers", "turned")
 
     version = f"CAST({ours(names.ORIGIN)} AS STRING)"

@@ -1,4 +1,4 @@
-"""What warms the JVM up before it is needed: a JVM that has just started is many times slower."""
+"""Warms up the JVM before it is needed: a JVM that has just started is many times slower."""
 
 import json
 
@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 
 
 def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
-    """Have the JVM load and compile what a takeover runs, while there is time. Reads nothing."""
+    """Make the JVM load and compile what a takeover runs, while there is time. Reads nothing."""
     try:
         _run_once(spark, settings, topics)
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Schedules that wait in Kafka alone: which bucket holds what, and how far each has been read."""
+"""Schedules that wait in Kafka alone, in bucket topics."""

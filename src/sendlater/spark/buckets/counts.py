@@ -9,7 +9,7 @@ from sendlater.spark.buckets.ladder import Ladder
 
 
 class BucketCount(NamedTuple):
-    """One bucket: its bounds, its records, and since when the oldest waits (None: empty)."""
+    """One bucket: bounds, number of records, and since when the oldest waits (None: empty)."""
 
     bucket: int
     topic: str
@@ -20,20 +20,20 @@ class BucketCount(NamedTuple):
 
 
 def group_of(settings: Settings) -> str:
-    """The group whose committed offsets say what is done."""
+    """The consumer group whose committed offsets are the progress."""
     return f"{settings.space}-buckets"
 
 
 def prepared_of(settings: Settings) -> str:
-    """The group in which delivering tasks note what will be done once Spark has committed."""
+    """The group to which delivering tasks commit; it counts once Spark has committed the batch."""
     return f"{settings.space}-buckets-prepared"
 
 
 def bucket_counts(settings: Settings) -> list[BucketCount]:
     """Every bucket, the nearest first.
 
-    Rows are offsets between what is done and the end: what is in the middle of being moved or
-    delivered counts. Raises BrokerUnavailable.
+    Rows are offsets between the progress and the end: they include what is just being moved or
+    delivered. Raises BrokerUnavailable.
     """
     ladder = Ladder.of(settings)
     progress = Progress(client_options(settings), group=group_of(settings))

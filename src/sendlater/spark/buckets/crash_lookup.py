@@ -1,4 +1,4 @@
-"""What a run that died had delivered from bucket 0: found on its target topics, not sent again."""
+"""Finds on target topics what a dead run had delivered from bucket 0: it is not sent again."""
 
 from collections.abc import Iterable
 
@@ -27,10 +27,10 @@ def arrived(
     *,
     topics: KafkaTopics,
 ) -> Offsets:
-    """Offsets of bucket 0, per partition, that were delivered after the last batch that counts.
+    """Offsets of bucket 0, per partition, that were delivered after the last committed batch.
 
-    A delivery is known by its id, its due time and a digest of all it carries; a rejected record by
-    the place it was read from. Raises what Spark and Kafka raise where this cannot be told.
+    A delivery is recognised by id, due time and a digest of all it carries; a rejected record by
+    the place it was read from. Raises what Spark and Kafka raise.
     """
     places = ladder.places(0)
     known = {p: Standing.of(at) for p, at in progress.committed(places).items()}
@@ -67,7 +67,7 @@ def arrived(
         targets = readable_topics(topics, {r[0] for r in looked})
         if not targets:
             return {}
-        # Nothing is delivered before it is due, nor what does not count before what does.
+        # Nothing is delivered before it is due, nor before the end of the last committed batch.
         counted_ms = min((at.end_ms for at in known.values()), default=0)
         from_ms = max(counted_ms, min(r[1] for r in looked)) - RECOVERY_CLOCK_SKEW_MS
         there = deliveries(spark, settings, targets | {settings.rejected_topic}, from_ms=from_ms)

@@ -1,13 +1,14 @@
 """Bucket 0 as a Spark streaming source: its tasks hold each record until its millisecond.
 
-A batch lasts until an instant, as a lane's does, and for all its tasks alike: while one has ended
-and another has not, nobody delivers from the partition of the first. A task reads one partition
-from where the batch before left it, keeps what it has read in due order, and yields what falls due.
-What it read and still holds when the batch ends is read again by the next.
+A batch lasts until an instant, as a lane's does. It is the same for all tasks, because nobody
+delivers from the partition of a task that has ended earlier than the others. A task reads one
+partition from where the batch before ended, keeps what it has read in due order, and yields what
+falls due. What it still holds when the batch ends, the next batch reads again.
 
-Where a partition stands is three numbers: `resume`, from where to read; `read_end` and `end_ms`:
-what lies before the one and was due by the other has been delivered. A task notes them under the
-group of what is prepared; when Spark has committed the batch, the planner makes them count.
+The state of a partition is three numbers: `resume`, where to read from; `read_end` and `end_ms`:
+all before `read_end` that was due by `end_ms` has been delivered. A task commits them to the
+`prepared` group. When Spark has committed the batch, the driver commits them to the group that
+counts.
 """
 
 from collections.abc import Iterator
@@ -36,14 +37,14 @@ class HeldReader(DataSourceStreamReader):
         self._groups: tuple[Progress, Progress] | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Now; where to read from is known to Kafka."""
+        """Now; the positions to read from are in Kafka."""
         return {"end_ms": self._clock.now_ms()}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
         """The end of the next batch; `start` again once the service drains.
 
-        Spark asks when it has committed the batch that ended at `start`: now it counts. The first
-        is over at once: all it does is to have Spark load what a batch needs, which takes seconds.
+        Spark calls this when it has committed the batch that ended at `start`: now that counts. The
+        first batch is over at once: it only makes Spark load what a batch needs (seconds).
         """
         holding = self.holding
         length_ms = holding.window_ms if self._at else 1
@@ -97,7 +98,7 @@ class HeldReader(DataSourceStreamReader):
         ]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing: it counts since the batch after was asked for."""
+        """Nothing: `latestOffset` makes a batch count."""
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield what falls due until the end of the batch."""

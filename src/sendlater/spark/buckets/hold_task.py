@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 from sendlater.spark.buckets.holding import HeldSlice, Holding
 
 WAIT_S_MAX = 1.0
-"""Longest blocking read, so that a task sees in time that it should end."""
+"""Longest blocking read, so that a task notices in time that it should end."""
 UNDECIDED_MS = 50
-"""Pause before a target the broker has not told about yet is looked at again."""
+"""Pause between two checks of a target that is still being looked up."""
 
 
 class Asked(Protocol):
-    """Who knows the targets."""
+    """What a task needs of `TargetLookups`."""
 
     def ask(self, topic: bytes) -> None:
-        """It will be needed soon."""
+        """Look a topic up: it is needed soon."""
 
     def of(self, topic: bytes) -> Target | Reason | None:
         """What it takes, why it takes nothing, or None: not known yet."""
 
 
 class HoldTask:
-    """One task's loop; what it holds lives as long as one batch on one partition."""
+    """One task's loop: one batch on one partition."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HoldTask:
         consumer.assign([TopicPartition(*self.place, self.before.resume)])
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
-        """Ends when the instant is reached, the batch is full, or the service drains."""
+        """Ends at the batch's end, when the batch is full, or when the service drains."""
         while True:
             now_ms = self.clock.now_ms()
             while rows := self._due(min(now_ms, self.end_ms)):
@@ -81,7 +81,7 @@ class HoldTask:
         self._prepare()
 
     def _wait_s(self) -> float:
-        """Until the next is due, the batch ends, or an answer about a target may be there."""
+        """Until the next is due, the batch ends, or a target may be known."""
         next_ms = min(self.heap[0][0], self.end_ms) if self.heap else self.end_ms
         left_s = (next_ms - self.clock.now_ms()) / 1_000
         return max(0.0, min(left_s, UNDECIDED_MS / 1_000 if self.undecided else WAIT_S_MAX))
@@ -89,7 +89,7 @@ class HoldTask:
     # --- reading --------------------------------------------------------------------------------
 
     def _read(self, wait_s: float) -> None:
-        """Take what is there, waiting for the first for so long; or only wait when full."""
+        """Read what is there, after waiting `wait_s` at most; if full, only wait."""
         held = len(self.heap) + len(self.undecided)
         if held >= BUCKET_HELD_COUNT_MAX or self.heap_bytes >= BUCKET_HELD_BYTES_MAX:
             time.sleep(wait_s)
@@ -118,7 +118,8 @@ class HoldTask:
             return
         if offset < self.before.read_end and row.due_ms <= self.before.end_ms:
             return
-        # A pass repeated after a crash wrote it twice; both are due in the same millisecond.
+        # A pass repeated after a crash wrote it twice; both copies are due in the same
+        # millisecond.
         same = (*row.origin, row.id)
         if same in self.seen:
             return
@@ -132,7 +133,7 @@ class HoldTask:
     # --- delivering -----------------------------------------------------------------------------
 
     def _due(self, until_ms: int) -> list[Waiting]:
-        """At most CLAIM_COUNT_MAX that are due and may go, in due order."""
+        """At most CLAIM_COUNT_MAX that are due and whose target is known, in due order."""
         rows: list[Waiting] = []
         rows += self._decided()
         while self.heap and self.heap[0][0] <= until_ms and len(rows) < CLAIM_COUNT_MAX:
@@ -146,7 +147,7 @@ class HoldTask:
         return rows
 
     def _decided(self) -> Iterator[Waiting]:
-        """Of those whose target was not known, the ones whose target is known now."""
+        """The rows that waited for their target and have a known one now."""
         waiting, self.undecided = self.undecided, []
         for row in waiting:
             checked = self._checked(row)
@@ -156,7 +157,7 @@ class HoldTask:
                 yield checked
 
     def _checked(self, row: Waiting) -> Waiting | None:
-        """The row, the same for the rejected topic, or None while the broker is undecided."""
+        """The row, or the same for the rejected topic, or None while the target is not known."""
         answer = self.answers.of(row.topic)
         if answer is None:
             return None
@@ -167,7 +168,7 @@ class HoldTask:
         return self._measured(row, answer)
 
     def _measured(self, row: Waiting, answer: Target | Reason) -> Waiting | None:
-        """The same for a row that stands out, or whose target takes nothing."""
+        """The same for an unusual row, or one whose target takes nothing."""
         from sendlater.spark.delivery.refusal import refusal, rejected
 
         schedule, topic = row.as_schedule(), self.holding.rejected_topic
@@ -216,7 +217,7 @@ class HoldTask:
         yield filler(0)
 
     def _prepare(self) -> None:
-        """Note where this partition stands, for the case that Spark commits the batch."""
+        """Commit this partition's state; it counts only when Spark has committed the batch."""
         at = replace(
             self.before,
             resume=min((row.offset for _, _, row in self.heap), default=self.read_end),

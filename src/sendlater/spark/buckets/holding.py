@@ -1,4 +1,4 @@
-"""What a delivering task of the buckets is told, and what it stands at."""
+"""The options of a delivering task of the buckets, and the state of its partition."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 Offsets = dict[str, list[list[int]]]
-"""Ranges of offsets, [first, end), per partition; in JSON's types, as options are."""
+"""Ranges of offsets, [first, end), per partition; in JSON types, for options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What the delivering query must know; built from Spark options, which are strings."""
+    """What the delivering query needs; passed in Spark options, which are strings."""
 
     client: dict[str, str]
     topic: str
@@ -30,7 +30,7 @@ class Holding:
     window_ms: int
     rejected_topic: str
     arrived: Offsets = field(default_factory=dict)
-    """What a dead run had delivered, though no batch of it counts."""
+    """What a dead run had delivered in a batch that was not committed."""
 
     @classmethod
     def from_options(cls, options: Any) -> "Holding":
@@ -38,7 +38,7 @@ class Holding:
         return cls(**json.loads(options["secret.holding"]))
 
     def to_options(self) -> dict[str, str]:
-        """Spark options; the name makes Spark redact passwords in plans."""
+        """Spark options; `secret` in the name makes Spark hide passwords in plans."""
         return {
             "pending": "buckets",
             "secret.holding": json.dumps({n: getattr(self, n) for n in self.__slots__}),
@@ -47,7 +47,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a partition stands, and of which batch that is the end."""
+    """The state of a partition, and the batch after which it has it."""
 
     resume: int
     read_end: int = 0
@@ -58,7 +58,7 @@ class Standing:
 
     @classmethod
     def of(cls, known: Committed) -> "Standing":
-        """As it was noted; by somebody else, as a tool that resets offsets, without a note."""
+        """Read what `noted` gave. Without a note, another tool has reset the offsets."""
         if not known.note:
             return cls(resume=known.offset)
         read_end, end_ms, run, batch_ms, drained = known.note.split(" ")
@@ -72,7 +72,7 @@ class Standing:
         )
 
     def noted(self) -> Committed:
-        """As it is kept with a group's offsets."""
+        """The form that is committed with a group's offsets."""
         drained = "drained" if self.drained else "-"
         note = f"{self.read_end} {self.end_ms} {self.run} {self.batch_ms} {drained}"
         return Committed(self.resume, note)
@@ -89,7 +89,7 @@ class HeldSlice(InputPartition):
 
 
 def open_consumer(holding: Holding) -> Consumer:
-    """Of one partition, to be assigned; what it reads ahead is bounded."""
+    """A consumer for one partition, not assigned yet; it reads ahead a limited number of bytes."""
     return Consumer(
         {
             **holding.client,

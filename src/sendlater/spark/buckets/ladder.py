@@ -1,9 +1,9 @@
-"""The buckets: 0-1 s, 1-2 s, 2-4 s, 4-8 s ... Each is a topic, and each is a delay line.
+"""The buckets: 0-1 s, 1-2 s, 2-4 s, 4-8 s ... Each is a topic that holds its records equally long.
 
-A topic can only be read in the order it was written. So a bucket holds every record equally long,
-a little less than its lower bound: the head is always the next to leave, what is not yet due is
-never read, and no record is still there when it is due. It then goes to the bucket of the time it
-has left.
+A topic can only be read in the order it was written. So every record stays in a bucket for the same
+time, a little less than the bucket's lower bound, and then moves to the bucket of the time it has
+left. The oldest record is always the next to leave, one that must still wait is never read, and no
+record is still there when it is due.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ SECOND_MS = 1_000
 class Ladder:
     """`count` buckets whose topics are `prefix`-00, `prefix`-01 ...; bucket 0 delivers.
 
-    That one has a partition for each delivering task, the others have one: a pass runs a task for
-    each partition it reads, and each task costs more than its records.
+    Bucket 0 has a partition for each delivering task. The others have one, because a pass runs a
+    task for each partition, and a task costs more than its records.
     """
 
     prefix: str
@@ -35,30 +35,30 @@ class Ladder:
         return cls(prefix=prefix, count=settings.bucket_count, delivering=settings.shards)
 
     def lower_ms(self, bucket: int) -> int:
-        """Least time a record that enters has left: 0, 1 s, 2 s, 4 s ..."""
+        """A record that enters has at least so much time left: 0, 1 s, 2 s, 4 s ..."""
         assert 0 <= bucket < self.count, bucket
         return SECOND_MS << bucket - 1 if bucket else 0
 
     def upper_ms(self, bucket: int) -> int:
-        """A record that enters has less left than this."""
+        """A record that enters has less time left than this."""
         return SECOND_MS << bucket
 
     @property
     def reach_ms(self) -> int:
-        """What is further away than this fits in no bucket."""
+        """What is due later than this fits in no bucket."""
         return self.upper_ms(self.count - 1)
 
     def hold_ms(self, bucket: int) -> int:
-        """How long a record waits before it is moved: the lower bound, less a margin for moving.
+        """How long a record waits before it is moved: the lower bound minus a margin for moving.
 
-        The margin is half the bound, and no more than BUCKET_MARGIN_MS_MAX. So a record enters a
-        bucket twice at most.
+        The margin is half the bound, at most BUCKET_MARGIN_MS_MAX. So a record enters a bucket
+        twice at most.
         """
         lower_ms = self.lower_ms(bucket)
         return lower_ms - min(lower_ms // 2, BUCKET_MARGIN_MS_MAX)
 
     def place(self, left_ms: int) -> int:
-        """The bucket of a record with so much time left; what is overdue goes to bucket 0."""
+        """The bucket for a record with this time left; overdue records go to bucket 0."""
         return min((max(left_ms, 0) // SECOND_MS).bit_length(), self.count - 1)
 
     def topic(self, bucket: int) -> str:
@@ -73,5 +73,5 @@ class Ladder:
 
     @property
     def topics(self) -> list[str]:
-        """All topics, the delivering one first."""
+        """All topics, bucket 0 first."""
         return [self.topic(bucket) for bucket in range(self.count)]

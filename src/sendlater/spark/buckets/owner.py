@@ -1,7 +1,7 @@
-"""Who serves these buckets: one service, the newest.
+"""Lets only one service, the newest, serve these buckets.
 
-Each joins a consumer group as the same static member (KIP-345). The broker lets the newest in and
-fences the one before, which learns of it with its next heartbeat.
+Each service joins a consumer group as the same static member (KIP-345). The broker accepts the
+newest and fences the one before, which learns that with its next heartbeat.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from sendlater.errors import Fenced
 
 HEARTBEAT_MS = 1_000
-"""How often an older service asks whether it still is the newest."""
+"""Pause between two heartbeats, by which an overtaken service notices that."""
 SESSION_MS = 30_000
 
 
 class Owner:
-    """The membership of one running service. `require` must be called now and then."""
+    """The membership of one running service. `require` must be called regularly."""
 
     def __init__(self, client_options: Mapping[str, str], *, space: str, topic: str) -> None:
         self._space = space
@@ -31,7 +31,7 @@ class Owner:
             "log_level": 0,
         }
         self._consumer = Consumer(options)
-        # Nothing is to be read: the membership is all that is wanted.
+        # Only the membership is needed: nothing is read.
         self._consumer.subscribe([topic], on_assign=lambda consumer, _: consumer.assign([]))
 
     def require(self) -> None:
@@ -45,5 +45,5 @@ class Owner:
             raise Fenced(f"a newer service has taken over space {self._space!r}; this one stops")
 
     def close(self) -> None:
-        """Leave without a word: a static member that comes back is not missed."""
+        """Close without leaving the group, as static members do: the next one takes its place."""
         self._consumer.close()

@@ -1,9 +1,9 @@
-"""Passes: what is new on an inbox into its bucket, and what has waited long enough further down.
+"""Passes: new inbox records go into buckets, and what has waited long enough to a lower bucket.
 
 A pass is one Spark query over ranges of offsets, from Kafka to Kafka, all of it in the JVM. It is
-planned here, on the driver, only when there is something to move; its offsets are committed once
-the broker has every row. A crash between repeats the pass, and the delivering task drops what it
-holds twice.
+planned here, on the driver, only when there is something to move. Its offsets are committed after
+the broker has every row. A crash in between repeats the pass, and the delivering task drops the
+second copies.
 """
 
 import json
@@ -25,21 +25,21 @@ from sendlater.spark.buckets.ladder import SECOND_MS, Ladder
 from sendlater.spark.kafka_sink import producer_options
 
 PASS_PAUSE_S = 0.1
-"""Pause after a pass, in which more becomes ripe for the next: each costs much, however little it
-moves, and the margin has room for both."""
+"""Pause after a pass, so that the next one has more to move: a pass costs much even for a few
+records. The margin is long enough for the pause and a pass."""
 DROP_MS = 60_000
 """Pause between two requests to delete what has left the buckets."""
 LOOK_MS_MAX = 10_000
-"""Longest time between two looks at buckets in which nothing is known to fall due."""
+"""Longest pause between two checks of buckets that have nothing to move."""
 
 Range = tuple[int, int]
-"""Offsets: from, up to but without."""
+"""Offsets: the first, and the one after the last."""
 
 _log = structlog.get_logger()
 
 
 class Moves:
-    """Moves what has waited long enough. One bucket is looked at when its head may be ripe."""
+    """Moves what is ripe: what has waited long enough in its bucket."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Moves:
         self._dropped_ms = self._kept_ms = self._clock.now_ms()
 
     def step(self) -> float:
-        """One pass, if anything is ripe; seconds until the next may be due."""
+        """One pass, if anything is ripe; returns the pause until the next step in seconds."""
         now_ms = self._clock.now_ms()
         self._keep(now_ms)
         ripe, next_ms = self.look(now_ms)
@@ -72,8 +72,8 @@ class Moves:
         return max(0, min(next_ms - now_ms, LOOK_MS_MAX)) / 1_000
 
     def look(self, now_ms: int) -> tuple[dict[Place, Range], int]:
-        """What is ripe, and when the head of the rest will be (far ahead if there is no rest)."""
-        # Ends first: what is written between the two questions is not old.
+        """What is ripe, and when the next record will be (DUE_MS_MAX if there is none)."""
+        # Ends first: what is written between the two requests is not ripe.
         ends = self._progress.ends(self._holds)
         found = self._progress.since({p: now_ms - hold + 1 for p, hold in self._holds.items()})
         ripe: dict[Place, Range] = {}
@@ -93,7 +93,7 @@ class Moves:
         self._at.update(committed(self._progress, ripe))
 
     def _keep(self, now_ms: int) -> None:
-        """Let go of what has left, and remind the broker of how far we are."""
+        """Delete what has left the buckets, and commit unchanged offsets again in time."""
         if now_ms - self._dropped_ms >= DROP_MS:
             self._dropped_ms = now_ms
             try:
@@ -130,7 +130,7 @@ class Intake:
         self._taken_in = taken_in
 
     def step(self) -> float:
-        """One pass, if anything is new; seconds until the next look."""
+        """One pass, if anything is new; returns the pause until the next step in seconds."""
         ends = self._progress.ends(self._at)
         new = bounded({p: (self._at[p], end) for p, end in ends.items() if end > self._at[p]})
         if new:
@@ -151,14 +151,14 @@ class Intake:
 
 
 def positions(progress: Progress, places: Iterable[Place]) -> dict[Place, int]:
-    """Where to go on reading: what was committed, or the first record still there."""
+    """Where to go on reading: the committed offset, or the first record still there."""
     places = list(places)
     firsts, known, ends = progress.firsts(places), progress.committed(places), progress.ends(places)
     at: dict[Place, int] = {}
     for place, first in firsts.items():
         read = known[place].offset if place in known else first
         if not first <= read <= ends[place]:
-            told = "records were deleted before they were read, or the topic was made anew"
+            told = "records were deleted before they were read, or the topic was recreated"
             _log.error(told, place=place, read=read, first=first, end=ends[place])
             read = first
         at[place] = read
@@ -166,13 +166,13 @@ def positions(progress: Progress, places: Iterable[Place]) -> dict[Place, int]:
 
 
 def committed(progress: Progress, done: Mapping[Place, Range]) -> dict[Place, int]:
-    """Commit the ends of ranges; the same as positions."""
+    """Commit the ends of ranges; returns them."""
     progress.commit({place: Committed(end, "") for place, (_, end) in done.items()})
     return {place: end for place, (_, end) in done.items()}
 
 
 def bounded(ranges: Mapping[Place, Range]) -> dict[Place, Range]:
-    """The same with BUCKET_PASS_ROWS_MAX records at most, the same share from each place."""
+    """The same with BUCKET_PASS_ROWS_MAX records at most, an equal share for each place."""
     share = BUCKET_PASS_ROWS_MAX // max(1, len(ranges))
     assert share, f"{len(ranges)} places in one pass"
     return {place: (start, min(end, start + share)) for place, (start, end) in ranges.items()}
@@ -194,9 +194,9 @@ def read(spark: SparkSession, settings: Settings, ranges: Mapping[Place, Range])
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
         .option("includeHeaders", "true")
-        # Without it a read waits 500 ms for the fetch that the one before left under way.
+        # Otherwise a read waits 500 ms for the fetch that the one before left under way.
         .option("kafka.fetch.max.wait.ms", "20")
-        # Spark keeps its consumers for who comes with the same group; each pass would make new.
+        # Spark reuses consumers of the same group; otherwise each pass would create new ones.
         .option("kafka.group.id", f"{settings.space}-passes")
         .option("failOnDataLoss", "false")
         .load()
@@ -204,20 +204,20 @@ def read(spark: SparkSession, settings: Settings, ranges: Mapping[Place, Range])
 
 
 def waiting(records: DataFrame) -> DataFrame:
-    """Records of a bucket, with the due time that is written in them."""
+    """Records of a bucket, with the due time from their first header."""
     due_ms = "CAST(substring_index(CAST(headers[0].value AS STRING), ' ', 1) AS BIGINT)"
     return records.selectExpr("key", "value", "headers", f"{due_ms} AS due_ms")
 
 
 def decoded(records: DataFrame, settings: Settings, clock: Clock) -> DataFrame:
-    """Records of inboxes as those of a bucket, with their due time."""
+    """Records of inboxes, converted to records of a bucket, with their due time."""
     for stage in (*stages(settings), *_bucket_stages(settings, clock)):
         records = records.selectExpr(*stage)
     return records
 
 
 def write(rows: DataFrame, settings: Settings, ladder: Ladder, clock: Clock) -> None:
-    """Rows of key, value, headers and due_ms into their buckets; returns once Kafka has them."""
+    """Write rows of key, value, headers, due_ms to their buckets; returns once Kafka has them."""
     left_s = f"greatest(due_ms - {_now_ms(clock)}, 0L) DIV {SECOND_MS}"
     bucket = f"least(if({left_s} = 0, 0, length(bin({left_s}))), {ladder.count - 1})"
     topic = f"concat({sql.text(ladder.prefix + '-')}, lpad(CAST({bucket} AS STRING), 2, '0'))"
@@ -228,7 +228,7 @@ def write(rows: DataFrame, settings: Settings, ladder: Ladder, clock: Clock) -> 
 def _now_ms(clock: Clock) -> str:
     """The time when a row is written, as SQL.
 
-    Not now(): a new constant in each pass would make Spark compile the whole query anew.
+    Not now(): a new constant in each pass would make Spark compile the whole query again.
     """
     if isinstance(clock, SystemClock):
         return "CAST(reflect('java.lang.System', 'currentTimeMillis') AS BIGINT)"
@@ -238,18 +238,18 @@ def _now_ms(clock: Clock) -> str:
 def _bucket_stages(settings: Settings, clock: Clock) -> list[list[str]]:
     """From a decoded schedule to the record that waits in a bucket (see record.py).
 
-    A cancellation becomes a rejected record: nothing can be taken back from a bucket.
+    A cancellation becomes a rejected record: nothing in a bucket can be cancelled.
     """
     clear = (
         sql.pair(names.REJECTED, sql.text(Reason.CANNOT_CANCEL)),
         sql.pair(
             names.REJECTED_DETAIL,
-            sql.text("expected a schedule, as buckets cannot take one back, got a null value"),
+            sql.text("expected a schedule, as buckets cannot cancel one, got a null value"),
         ),
         sql.pair(names.ORIGIN, "concat_ws('/', origin_topic, origin_partition, origin_position)"),
         sql.pair(names.ORIGIN_TIMESTAMP_MS, sql.decimal_text("origin_timestamp_ms")),
     )
-    # Now, even where the clock of who sent it is ahead.
+    # Due now, even if the sender's clock is ahead.
     at_once = f"least(coalesce(due_ms, greatest(origin_timestamp_ms, 0L)), {_now_ms(clock)})"
     place = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
     by_fate = {

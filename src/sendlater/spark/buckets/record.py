@@ -1,10 +1,9 @@
-"""How a schedule is written down while it waits in a bucket.
+"""The format of a schedule that waits in a bucket.
 
-Its key is the schedule's id, its value the payload. Header 0, `schedule`, is text with blanks
-between: due_ms, dialect, origin topic, partition, offset and timestamp_ms, target topic and, where
-it was asked for, target partition. Header 1, `key`, is the target's key or null. The user's headers
-follow, in their order. So a bucket's record can be read with any Kafka tool, and moving one copies
-it as it is.
+The key is the schedule's id, the value is the payload. Header 0, `schedule`, is text, separated by
+blanks: due_ms, dialect, origin topic, partition, offset and timestamp_ms, target topic and, if
+given, target partition. Header 1, `key`, is the target's key or null. The user's headers follow, in
+their order. So any Kafka tool can read a record of a bucket, and it is moved unchanged.
 """
 
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from sendlater.model import Headers, Origin, Record, Schedule
 
 SCHEDULE, KEY = "schedule", "key"
 DRAIN = "drain"
-"""The one header of a record that is no schedule: it asks the delivering run it names to end."""
+"""The only header of a record that is no schedule: it asks the run that it names to end."""
 
 
 class Waiting(NamedTuple):
@@ -33,7 +32,7 @@ class Waiting(NamedTuple):
 
     @property
     def bytes_count(self) -> int:
-        """At least what is delivered of it takes, without what delivery adds."""
+        """An upper bound of its size when delivered, without what delivery adds."""
         size = 3 * len(self.id) + len(self.key or b"") + len(self.value or b"")
         for name, value in self.headers:
             # Two lengths of five bytes at most; a character is four bytes at most.
@@ -41,7 +40,7 @@ class Waiting(NamedTuple):
         return size
 
     def as_schedule(self) -> Schedule:
-        """The same as the noun everyone knows."""
+        """The same as a `Schedule`."""
         topic, partition, position = self.origin
         return Schedule(
             id=self.id,
@@ -64,9 +63,9 @@ class Waiting(NamedTuple):
 
 
 def primer(record: Record, *, now_ms: int) -> Record:
-    """The same as a schedule of bucket 0, read from bucket 0 itself, where no schedule comes from.
+    """The same as a schedule of bucket 0 whose origin is bucket 0 itself.
 
-    It takes the way of every schedule and is never delivered.
+    It is processed like every schedule, but never delivered: no schedule has that origin.
     """
     control = f"{now_ms} headers {record.topic} 0 0 {now_ms} {record.topic}"
     headers: Headers = [(SCHEDULE, control.encode()), (KEY, None)]

@@ -1,7 +1,6 @@
-"""What the broker says about target topics, asked beside the delivering task, never by it.
+"""Looks up target topics in a thread, so that the delivering task never waits for the broker.
 
-The same look-ups as in `targets`, where there is no store to keep the answers: every worker process
-has its own.
+The same look-ups as in `targets`, but without a store: every worker process keeps its own answers.
 """
 
 import queue
@@ -15,14 +14,14 @@ from sendlater.spark.delivery.targets import LOOK_UP_ATTEMPTS_MAX, REFRESH_MS, R
 
 
 class Looks(Protocol):
-    """Who asks the broker."""
+    """What is needed of KafkaTopics."""
 
     def look_up(self, topic: str) -> Target | Reason | None:
         """What it takes, why it takes nothing, or None: ask again. Raises BrokerUnavailable."""
 
 
 class TargetLookups:
-    """Known answers at once; what is not known is looked up by a thread."""
+    """Gives known answers at once; a thread looks up the others."""
 
     def __init__(self, topics: Looks, *, rejected_topic: str) -> None:
         self._topics, self._rejected = topics, rejected_topic.encode()
@@ -31,11 +30,11 @@ class TargetLookups:
         self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
         self._thread.start()
-        # It may be needed at any time, and the first question, which connects, takes longest.
+        # It may be needed at any time, and the first request takes longest, as it connects.
         self.ask(self._rejected)
 
     def ask(self, topic: bytes) -> None:
-        """Look a topic up, unless that was done lately or is under way."""
+        """Look a topic up, unless that was done recently or is under way."""
         known = self._known.get(topic)
         if topic not in self._asked and (known is None or time.monotonic() >= known[1]):
             self._asked.add(topic)
@@ -44,7 +43,7 @@ class TargetLookups:
     def of(self, topic: bytes) -> Target | Reason | None:
         """What it takes, why it takes nothing, or None: not known yet.
 
-        Raises BrokerUnavailable where it is the rejected topic that cannot be written.
+        Raises BrokerUnavailable if it is the rejected topic and cannot be written.
         """
         self.ask(topic)
         known = self._known.get(topic)
@@ -74,7 +73,7 @@ class TargetLookups:
             try:
                 answer = self._topics.look_up(topic)
             except BrokerUnavailable:
-                # An outage says nothing about a topic, however long it is.
+                # Even a long outage says nothing about a topic.
                 time.sleep(TICK_S)
                 continue
             if answer is not None:
@@ -88,7 +87,7 @@ _of_run: dict[str, TargetLookups] = {}
 
 
 def lookups_of(run: str, *, client: dict[str, str], rejected_topic: str) -> TargetLookups:
-    """The answers of this worker process; another run of the query begins anew."""
+    """The answers of this worker process; another run of the query starts without any."""
     if run not in _of_run:
         from sendlater.brokers.kafka_topics import KafkaTopics
 

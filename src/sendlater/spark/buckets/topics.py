@@ -1,4 +1,4 @@
-"""The bucket topics: created, and checked, because a topic that forgets loses messages."""
+"""Creates and checks the bucket topics: one that deletes records by itself loses messages."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ REQUEST_S = 30.0
 """Longest wait for an answer: thirty topics at once take a broker a while."""
 CONFIG = {
     "cleanup.policy": "delete",
-    # For ever: the service itself deletes what has left a bucket.
+    # Forever: the service itself deletes what has left a bucket.
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX),
@@ -23,10 +23,10 @@ CONFIG = {
 
 
 def require_topics(client_options: Mapping[str, str], ladder: Ladder, *, create: bool) -> None:
-    """Create the buckets that are missing, where allowed; check every one.
+    """Create missing buckets, if allowed; check every one.
 
-    Raises BadSettings where a bucket is missing, is cut otherwise, or may forget what waits in it;
-    BrokerUnavailable.
+    Raises BadSettings if a bucket is missing, has another number of partitions, or may delete what
+    waits in it; BrokerUnavailable.
     """
     admin = AdminClient(dict(client_options))
     try:
@@ -50,7 +50,7 @@ def require_topics(client_options: Mapping[str, str], ladder: Ladder, *, create:
 
 
 def forgetful(admin: AdminClient, ladder: Ladder) -> list[str]:
-    """What is wrong with the settings of the bucket topics, in words. Raises KafkaException."""
+    """Sentences about wrong settings of the bucket topics. Raises KafkaException."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in ladder.topics]
     answers = admin.describe_configs(resources, request_timeout=REQUEST_S)
     configs = {resource.name: future.result(REQUEST_S) for resource, future in answers.items()}
@@ -66,7 +66,7 @@ def _keeps_ms(ladder: Ladder, bucket: int) -> int:
 
 
 def _wrong(topic: str, config: Mapping[str, Any], *, keeps_ms: int) -> Iterable[str]:
-    """Sentences that say what was expected and what came."""
+    """Sentences about one topic."""
     if config["cleanup.policy"] != "delete":
         yield f"{topic}: expected cleanup.policy delete, got {config['cleanup.policy']}"
     retention_ms = int(config["retention.ms"])

@@ -1,4 +1,4 @@
-"""Warms the passes of the buckets up: a JVM that has just started is many times slower."""
+"""Warms up the passes of the buckets: a JVM that has just started is many times slower."""
 
 from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import SparkSession
@@ -14,20 +14,20 @@ from sendlater.spark.buckets.passes import Range, decoded, read, waiting, write
 from sendlater.spark.buckets.record import primer
 
 PRIMERS_COUNT = 3_000
-"""Records that warm passes up: enough for the JVM to compile what it does per record."""
+"""Records that warm up passes: enough for the JVM to compile what it does per record."""
 PRIMER_BYTES = 100
-"""Payload of a primer: what many schedules have."""
+"""Payload of such a record: like many schedules."""
 PRIMING_PASSES = 3
-"""How often they are moved; what Spark does per pass is compiled on the way, too."""
+"""How often they are moved, so that what Spark does per pass is compiled too."""
 PRIMERS_S = 30.0
-"""Longest wait for the broker to take them; without them the first pass is a slow one."""
+"""Longest wait for the broker to take them; without them the first real pass is slow."""
 
 
 def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Clock) -> None:
-    """Have Spark load and compile all that passes need, before the first schedule is there.
+    """Make Spark load and compile all that passes need, before the first schedule comes.
 
-    It moves records that no task delivers from bucket 0 to bucket 0, and takes in records of
-    bucket 0 as if it were an inbox: what is read from bucket 0 itself is never delivered.
+    Moves records from bucket 0 to bucket 0, and takes in records of bucket 0 as if it were an
+    inbox. None is delivered, because their origin is bucket 0.
     """
     bucket, now_ms = ladder.places(0)[0], clock.now_ms()
     own = Record(topic=bucket.topic, value=b"x" * PRIMER_BYTES, key=b"primer")
@@ -47,7 +47,7 @@ def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Cloc
 
 
 def _as_inbox(settings: Settings, topic: str, dialect: str) -> Settings:
-    """The same with `topic` for one of the inboxes of that dialect: the same plan in Spark."""
+    """The same with `topic` as one of the inboxes of that dialect: the same plan in Spark."""
     inboxes = list(settings.inboxes)
     at = next(n for n, inbox in enumerate(inboxes) if inbox.dialect == dialect)
     inboxes[at] = inboxes[at].model_copy(update={"topic": topic})
@@ -55,7 +55,7 @@ def _as_inbox(settings: Settings, topic: str, dialect: str) -> Settings:
 
 
 def _written(settings: Settings, bucket: Place, record: Record) -> dict[Place, Range]:
-    """Where PRIMERS_COUNT of it are; nowhere when somebody else's records are among them."""
+    """Write PRIMERS_COUNT of it; returns their range, empty if other records are among them."""
     offsets: list[int] = []
 
     def written(error: KafkaError | None, message: Message) -> None:

@@ -1,1 +1,1 @@
-"""`format("sendlater")` and `format("sendlater-topics")`, as users of Spark see them."""
+"""`format("sendlater")` and `format("sendlater-topics")` for users of Spark."""

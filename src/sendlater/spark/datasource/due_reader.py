@@ -1,8 +1,8 @@
 """Schedules as they fall due, for a user's own query: `spark.readStream.format("sendlater")`.
 
-The query takes the place of the service in its space: what it claims nobody else delivers. An
-offset is an instant; a batch holds what has fallen due up to it. What a batch has claimed is
-dropped once Spark has committed it, and comes again in the next run otherwise.
+The query replaces the service in its space: nobody else delivers what it claims. An offset is an
+instant; a batch has what has fallen due up to it. What a batch has claimed is dropped once Spark
+has committed the batch; otherwise it comes again in the next run.
 """
 
 import time
@@ -37,8 +37,8 @@ WAIT_PAUSE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Part(InputPartition):
-    """One task: one shard up to the end of the batch. Spark copies the reader to its tasks before
-    it owns anything, so the part says on whose behalf it claims."""
+    """One task: one shard up to the end of the batch. It carries owner and run, because Spark
+    copies the reader to its tasks before the reader is an owner."""
 
     shard: int
     end_ms: int
@@ -59,7 +59,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pending: Pending | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """A query without a checkpoint: what an earlier one has not committed comes again."""
+        """Begin without a checkpoint: what an earlier query has not committed comes again."""
         self._open(None)
         return {"end_ms": 0}
 
@@ -80,21 +80,21 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             head = pending.oldest_due_ms()
             if head is not None and head <= now_ms:
                 end_ms = self._cut(pending, now_ms, limit)
-                # Parked late, due before `start`: an offset must grow all the same.
+                # Even if it was parked late and due before `start`, the offset must grow.
                 return {"end_ms": max(end_ms, start["end_ms"] + 1)}
             if time.monotonic() >= deadline:
                 return start
             time.sleep(WAIT_PAUSE_S)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One for each shard; also the first call of a run that repeats its last batch."""
+        """One per shard. The first call in a run that repeats its last batch."""
         self._opened(start)
         if start == end:
             return []
         return [Part(number, end["end_ms"], self.owner, self.run) for number in range(self.shards)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Claim what is due up to the end, what this batch has claimed already coming first."""
+        """Yield what this batch has claimed already, then claim what is due up to its end."""
         assert isinstance(partition, Part), partition
         pending = store(self.settings)
         shard = pending.shards[partition.shard]
@@ -131,7 +131,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._store().settle(Batch(LANE, self.run, end["end_ms"]))
 
     def stop(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         if self._pending is not None:
             self._pending.client.close()
 
@@ -145,8 +145,8 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._store()
 
     def _open(self, committed_ms: int | None) -> None:
-        """Own the space. Batches up to `committed_ms` are settled, as Spark never says so of the
-        last one of a run; the others are released."""
+        """Own the space. Settle batches up to `committed_ms`, because Spark does not report the
+        commit of a run's last batch; release the others."""
         pending = self._store()
         state = pending.shards[0].state()
         standing = state.get("owner", "0")
@@ -165,8 +165,8 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.run = pending.open_lane(LANE, owner=self.owner)
 
     def _cut(self, pending: Pending, now_ms: int, limit: ReadLimit) -> int:
-        """The last instant with at most as many rows before it as allowed; all of one millisecond
-        come together."""
+        """The last instant with at most the allowed number of rows before it. Rows of the same
+        millisecond stay together."""
         if isinstance(limit, ReadAllAvailable) or not isinstance(limit, ReadMaxRows):
             return now_ms
         share = max(1, limit.max_rows // self.shards)

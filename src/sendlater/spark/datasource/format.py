@@ -10,28 +10,28 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-# What reads and writes is imported where it is used: Spark starts a process for each step of
-# planning, and this module is in all of them.
+# Readers and writers are imported where they are used: Spark starts a process for each step of
+# planning, and each imports this module.
 DUE_SCHEMA = (
     "id binary, due_ms bigint, topic string, partition int, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>, dialect string, origin_topic string, "
     "origin_partition int, origin_position bigint, origin_timestamp_ms bigint"
 )
-"""What `readStream.format("sendlater")` yields; a dialect's decoding ends in the same columns."""
+"""Columns of the service's own `readStream`; a dialect's decoding ends in the same columns."""
 OWN, BUCKETS = "owner", "pending"
-"""Options that only the service gives: its queries are lanes, buckets and intake, not a user's."""
+"""Options that only the service gives, for lanes, buckets and intake."""
 
 
 class SendLater(DataSource):
-    """Reads schedules that are pending or fall due; writes rows as schedules (docs/spark.md)."""
+    """Reads schedules that are pending or fall due; writes rows as schedules: docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
-        """The short name users write in `format(...)`."""
+        """The name that users write in `format(...)`."""
         return "sendlater"
 
     def schema(self) -> str:
-        """Columns of rows that are read."""
+        """Columns of the rows that are read."""
         if self._is_the_services():
             return DUE_SCHEMA
         from sendlater.spark.datasource.pending_reader import PENDING_SCHEMA
@@ -39,13 +39,13 @@ class SendLater(DataSource):
         return PENDING_SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
-        """What is pending."""
+        """Reads what is pending."""
         from sendlater.spark.datasource.pending_reader import PendingReader
 
         return PendingReader(self.options)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        """Schedules rows. Raises NotSupported for mode overwrite: nothing is taken back."""
+        """Schedules rows. Raises NotSupported for mode overwrite: nothing is cancelled."""
         from sendlater.errors import NotSupported
         from sendlater.spark.datasource.schedule_writer import ScheduleWriter
 
@@ -54,7 +54,7 @@ class SendLater(DataSource):
         return ScheduleWriter(self.options, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
-        """A lane, bucket 0, or a user's query that takes their place."""
+        """A lane, bucket 0, or a user's query that replaces them."""
         if self.options.get(BUCKETS) == "buckets":
             from sendlater.spark.buckets.hold_source import HeldReader
             from sendlater.spark.buckets.holding import Holding
@@ -70,7 +70,7 @@ class SendLater(DataSource):
         return DueRowsReader(self.options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002
-        """The intake's sink, or a user's."""
+        """The sink of intake, or of a user's query."""
         if self._is_the_services():
             from sendlater.spark.intake.park_sink import ParkWriter
 

@@ -1,4 +1,4 @@
-"""Options of `format("sendlater")` as users give them, and the settings they mean."""
+"""Converts a user's options of `format("sendlater")` to settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +12,15 @@ CONNECTION = ("bootstrap.servers", "redis.url", "space")
 SPARKS_OWN = ("checkpointlocation", "path", "queryname")
 """Options that Spark itself reads and passes on."""
 KAFKA = "kafka."
-"""Options that start so go to the Kafka client, in librdkafka's names."""
+"""Options with this prefix go to the Kafka client; names as in librdkafka."""
 
 
 def installation(options: Mapping[str, str], *, known: tuple[str, ...]) -> Settings:
-    """The settings, from options first and else from the environment of the driver.
+    """The settings: from options, otherwise from the driver's environment.
 
-    Raises BadSettings for an option that is not known.
+    Raises BadSettings for an unknown option.
     """
-    # Spark lower-cases some of the names.
+    # Spark makes some of the names lower case.
     given = {name.lower(): value for name, value in options.items()}
     unknown = {
         name

@@ -1,6 +1,6 @@
 """What is pending, as rows: `spark.read.format("sendlater")`.
 
-No snapshot: pages are read one after another while schedules come and go.
+Not a snapshot: pages are read one after another while schedules change.
 """
 
 import zlib
@@ -36,7 +36,7 @@ PENDING_SCHEMA = (
 )
 """What `read` and, as they fall due, `readStream` yield. An id that is no UTF-8 shows `\ufffd`."""
 IDS_MAX = 1_000
-"""Most ids in a filter that are looked up one by one."""
+"""Up to so many ids of a filter are looked up one by one."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,13 +59,13 @@ class PendingReader(DataSourceReader):
         self.ids: frozenset[str] | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow what is read; Spark looks at each row again, so narrowing too little is safe."""
+        """Read less where possible. Spark filters each row again, so reading too much is safe."""
         for one in filters:
             self._narrow(one)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each shard that may hold something."""
+        """One per shard that may have matching schedules."""
         pending = store(self.settings)
         shards = len(pending.shards)
         pending.client.close()
@@ -126,7 +126,7 @@ class PendingReader(DataSourceReader):
             self.topics = _both(self.topics, _values(one))
         elif column == ("id",) and isinstance(one, EqualTo | In):
             names = _values(one)
-            # U+FFFD may stand for bytes that are no text: such an id must be looked for.
+            # U+FFFD may stand for bytes that are not text: such an id cannot be looked up by name.
             if len(names) <= IDS_MAX and not any("\ufffd" in name for name in names):
                 self.ids = _both(self.ids, names)
         elif column == ("id",) and isinstance(one, StringStartsWith) and "\ufffd" not in value:
@@ -150,7 +150,7 @@ def _both(standing: frozenset[str] | None, more: frozenset[str]) -> frozenset[st
 
 
 def _ms(instant: datetime) -> tuple[int, int]:
-    """The milliseconds below and above; Spark gives instants in UTC, with or without saying so."""
+    """The milliseconds below and above. Spark gives UTC, with or without a time zone."""
     aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     since = aware - _EPOCH
     low = since // timedelta(milliseconds=1)

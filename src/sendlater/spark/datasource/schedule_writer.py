@@ -1,7 +1,7 @@
 """Rows become schedules: `df.write` and `df.writeStream` with `format("sendlater")`.
 
-Each task hands its rows to an installation as any other client does; nothing here needs the
-service to run on this Spark.
+Each task sends its rows to an installation, as any other client does. The service need not run on
+this Spark.
 """
 
 import uuid
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 OPTIONS = ("topic", "delay", "due", "inbox")
 COLUMNS = ("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay")
 TIMES = ("due_ms", "due", "delay")
-"""Of these columns the first that is not null in a row decides; then the options due, delay."""
+"""The first of these columns that is not null in a row decides; then the options due, delay."""
 NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -50,7 +50,7 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class _Scheduling:
-    """What both writers do. Made on the driver, where everything that can be checked is."""
+    """What both writers do. Created on the driver, which checks options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.settings = installation(options, known=OPTIONS)
@@ -80,7 +80,7 @@ class _Scheduling:
         assert context is not None, "write runs in a task"
         query = context.getLocalProperty(QUERY_ID_PROPERTY) or self.run
         batch = context.getLocalProperty(BATCH_ID_PROPERTY) or "0"
-        # The same for a task or a batch that is run again, so that it replaces and does not double.
+        # The same for a task or a batch that runs again, so that it replaces its schedules.
         stem, number = f"{query}-{batch}-{context.partitionId()}", 0
         now_ms = SystemClock().now_ms()
         for rows in iterator:
@@ -136,13 +136,13 @@ class ScheduleWriter(_Scheduling, DataSourceArrowWriter):
 
 
 class ScheduleStreamWriter(_Scheduling, DataSourceStreamArrowWriter):
-    """`df.writeStream`: what a task wrote is written; commit and abort have nothing to do."""
+    """`df.writeStream`: tasks write directly, so commit and abort have nothing to do."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Every task has waited for the acknowledgements."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was written stays; the batch run again replaces it."""
+        """What was written stays; the repeated batch replaces it."""
 
 
 def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
@@ -180,7 +180,7 @@ def _checked(text: str | None, read: Callable[[str], int]) -> int | None:
 
 
 def _as_rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
-    """Rows as Python values; timestamps as microseconds, which no time zone can bend."""
+    """Rows as Python values; timestamps as microseconds, which do not depend on a time zone."""
     import pyarrow as pa
 
     columns = []

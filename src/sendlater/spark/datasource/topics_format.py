@@ -1,4 +1,4 @@
-"""`format("sendlater-topics")`: topics on Redis as Spark's Kafka source and sink would be.
+"""`format("sendlater-topics")`: topics on Redis, used like Spark's Kafka source and sink.
 
 Options and columns are in docs/topics-on-redis.md. An offset is the next position to read.
 """
@@ -35,10 +35,10 @@ SCHEMA = (
 LOG_APPEND_TIME = 1
 """`timestampType`: Redis gave the time, not the producer."""
 IDLE_BLOCK_MS = 200
-"""How long the source waits for something new; Spark would otherwise ask every 10 ms."""
+"""How long the source waits for something new; otherwise Spark would ask every 10 ms."""
 EARLIEST, LATEST = -2, -1
 FIRST_READ_COUNT, READ_COUNT_MAX, READ_BYTES_MAX = 100, 2_000, 8 * 1024 * 1024
-"""Records of a task's first read; most of a later one (holds Redis 1 ms), and their payloads."""
+"""Records of a task's first read; limits of later ones: records (Redis is busy 1 ms), payload."""
 LIMITS = {
     "partitions": "partitions_default",
     "retention.ms": "retention_ms",
@@ -47,8 +47,8 @@ LIMITS = {
 }
 """Options of the sink and the arguments of `Topics` they set."""
 SINK_COLUMNS = {"topic", "key", "value", "headers", "partition", "filler"}
-"""`filler` (boolean): true rows are dropped. They push the rows before them out of the JVM, which
-hands `spark.sql.execution.arrow.maxRecordsPerBatch` rows on when it has seen one more."""
+"""`filler` (boolean): rows with true are dropped. They make the JVM pass on the rows before them:
+it passes on `spark.sql.execution.arrow.maxRecordsPerBatch` rows when it has seen one more."""
 
 Offsets = dict[str, dict[str, int]]
 
@@ -70,7 +70,7 @@ class TopicsSource(DataSource):
         return TopicsReader(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
-        """Writes rows of `value` and, where needed, `topic`, `key`, `headers`, `partition`."""
+        """Writes rows of `value` and, if needed, `topic`, `key`, `headers`, `partition`."""
         return TopicsStreamWriter(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
@@ -80,7 +80,7 @@ class TopicsSource(DataSource):
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """The part of one stream that one task reads: from `start` up to but not including `end`."""
+    """The part of one stream that one task reads: from `start` to before `end`."""
 
     topic: str
     partition: int
@@ -120,14 +120,14 @@ class TopicsReader(DataSourceStreamReader):
         return ReadMaxRows(self._rows_max) if self._rows_max else ReadAllAvailable()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """The end of the next batch; `start` itself if nothing came within 200 ms."""
+        """The end of the next batch; `start` if nothing came within IDLE_BLOCK_MS."""
         end = self._after(start, limit)
         if end == start and self._wait(start):
             end = self._after(start, limit)
         return end
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """One for each stream that has something."""
+        """One per stream that has something new."""
         return [
             Span(topic, int(p), start.get(topic, {}).get(p, 0), last)
             for topic, ends in end.items()
@@ -136,7 +136,7 @@ class TopicsReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
-        """Record batches of one span; what retention removed meanwhile is not there."""
+        """Record batches of one span, without what retention has removed meanwhile."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, Span)
@@ -153,7 +153,7 @@ class TopicsReader(DataSourceStreamReader):
                 count = _next_count(records)
 
     def stop(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         if self._topics:
             self._topics.close()
 
@@ -182,7 +182,7 @@ class TopicsReader(DataSourceStreamReader):
         return ends
 
     def _cut(self, span: Span, rows_max: int) -> int:
-        """The end of `span` or, where it has more rows than that, of its first `rows_max`."""
+        """The end of `span` or, if it has more rows, of its first `rows_max`."""
         start = span.start
         while rows_max and start < span.end:
             count = min(rows_max, READ_COUNT_MAX)
@@ -207,7 +207,7 @@ class TopicsReader(DataSourceStreamReader):
 
 
 class _Writer:
-    """Appends each Arrow batch as it comes: a batch of the stream lasts, its rows do not wait."""
+    """Appends each Arrow batch as it comes: rows do not wait for the end of the stream's batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         columns = set(schema.names)
@@ -218,7 +218,7 @@ class _Writer:
         self._options = options
 
     def write(self, iterator: "Iterator[RecordBatch]") -> WriterCommitMessage:
-        """Runs on an executor; raises BrokerUnavailable, and the task is tried again."""
+        """Runs on an executor. Raises BrokerUnavailable, and Spark tries the task again."""
         with _topics(self._options) as topics:
             for batch in iterator:
                 topics.produce_many(_from_arrow(batch, self._options.get("topic")))
@@ -226,7 +226,7 @@ class _Writer:
 
 
 class TopicsStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """What is written is written: commit and abort have nothing to do."""
+    """Tasks write directly, so commit and abort have nothing to do."""
 
 
 class TopicsWriter(_Writer, DataSourceArrowWriter):
@@ -251,7 +251,7 @@ def _needed(options: Mapping[str, str], name: str) -> str:
 
 
 def _next_count(records: "Sequence[TopicRecord]") -> int:
-    """How many records to read next, so that their payloads stay within bounds."""
+    """How many records to read next, so that their payloads stay below READ_BYTES_MAX."""
     payload_bytes = sum(len(record.value or b"") for record in records) + 1
     return max(1, min(READ_BYTES_MAX * len(records) // payload_bytes, READ_COUNT_MAX))
 
@@ -296,5 +296,5 @@ def _from_arrow(batch: "RecordBatch", topic: str | None) -> Iterator[Record]:
 
 
 def _as_bytes(cell: Any) -> bytes | None:
-    """Spark's Kafka sink takes strings too."""
+    """Strings are accepted too, as by Spark's Kafka sink."""
     return cell.encode() if isinstance(cell, str) else cell

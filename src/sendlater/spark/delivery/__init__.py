@@ -1,1 +1,1 @@
-"""Delivery: what falls due, to its target topic."""
+"""Delivery: sends what falls due to its target topic."""

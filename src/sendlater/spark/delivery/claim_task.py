@@ -1,4 +1,4 @@
-"""A lane task: claims what is due on its shard, and hands it on in Arrow batches."""
+"""A lane task: claims what is due on its shard, and yields it in Arrow batches."""
 
 import time
 import uuid
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 from sendlater.spark.delivery.lane import Lane, ShardSlice, leads
 
 SPIN_MS = 0.5
-"""Shortest wait: the clock counts whole milliseconds, and the next may be a moment away."""
+"""Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
 TARGETS_REFRESH_MS = 2_000
-"""How long a task trusts its copy of the known target topics."""
+"""How long a task uses its copy of the known target topics."""
 HELD_PAUSE_MS = 20
-"""Pause before a task looks again whether what is due may go: intake has to catch up first."""
+"""Pause before a task tries again to claim what waits for intake."""
 
 
 class ShardTask:
-    """One attempt of Spark's at one batch on one shard; state that lives as long as that."""
+    """One attempt of Spark at one batch on one shard, and its state."""
 
     def __init__(
         self, lane: Lane, shard: Shard, wake: Wake, part: ShardSlice, clock: Clock
     ) -> None:
         self.lane, self.shard, self.wake, self.clock = lane, shard, wake, clock
         self.end_ms = part.end_ms
-        # A clock that is put back must not make the batch longer.
+        # A clock that goes back must not make the batch longer.
         left_ms = min(part.end_ms - clock.now_ms(), part.length_ms)
         self.ends_at = clock.elapsed_ms() + left_ms
         self.batch = Batch(lane.lane, lane.run, part.end_ms, part.number)
@@ -49,7 +49,7 @@ class ShardTask:
         self.told = LatenessReport(shard, clock)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
-        """Ends when the instant is reached, the batch is full, or the service drains."""
+        """Ends at the batch's end, when the batch is full, or when the service drains."""
         try:
             got = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
             if got is None:
@@ -100,7 +100,7 @@ class ShardTask:
         return lane.standby_poll_ms
 
     def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
-        """Sleep until the next due time, the end, or something earlier has been parked."""
+        """Sleep until the next due time, the end, or until something earlier is parked."""
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
         left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
         self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
@@ -123,13 +123,13 @@ class ShardTask:
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows)
         yield filler(0)
-        # After the yields, so that waiting for a busy JVM counts as late.
+        # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, columns[0], columns[1])
 
     def _refused(self, got: Claim, columns: list[tuple[Any, ...]]) -> set[int]:
-        """Rows whose target topic is not known to take them; a copy of the list may be old.
+        """Rows of which it is not known that their target takes them; an old list is read again.
 
-        A look at the claim as a whole clears nearly all; only a row that stands out is measured.
+        Nearly always one check of the whole claim is enough; only unusual rows are measured.
         """
         ids, packed = got.ids, got.packed
         topics, partitions, keys, sources = columns[1], columns[2], columns[3], set(columns[7])
@@ -141,7 +141,7 @@ class ShardTask:
         known = self.targets
         copies = {copy.encode() for topic in sources & known.keys() for copy in known[topic].copies}
         given = [known[topic] for topic in (wanted | copies) & known.keys()]
-        # A record leaves with its id in three places at most.
+        # A delivered record has its id in three places at most.
         bytes_max = min((target.record_bytes_max for target in given), default=0) - ADDED_BYTES_MAX
         keyless = None in keys and any(target.compacted for target in given)
         longest = max(map(len, packed)) + 3 * max(map(len, ids))

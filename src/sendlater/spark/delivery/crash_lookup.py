@@ -1,7 +1,7 @@
-"""After a crash: what had arrived of unsettled batches is settled, the rest is released.
+"""After a crash: settles what had arrived of unsettled batches; the rest is released.
 
-A delivery carries its id, due time and the place it was read from. One Spark job reads the topics
-that unsettled rows go to, from the earliest claim on, and tells which rows are there.
+A delivery carries its id, due time and the place it was read from. One Spark job reads the target
+topics of unsettled rows, from the earliest claim on, and finds which rows are there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
 PLACE = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
-"""The id of what was rejected, see `rejected_schedule`."""
+"""The id of a rejected record, see `rejected_schedule`."""
 REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
 _log = structlog.get_logger()
 
@@ -46,13 +46,13 @@ class _Row:
 
 @dataclass(slots=True)
 class Found:
-    """What became of unsettled rows, by their numbers."""
+    """What was found of unsettled rows, by their numbers."""
 
     arrived: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)
-    """Arrived, but tombstone or history is missing."""
+    """Arrived, but the tombstone or the history record is missing."""
     torn: set[int] = field(default_factory=set)
-    """Not arrived, but the tombstone is there: it would cancel them when it is read back."""
+    """Not arrived, but the tombstone is there: intake reads it, and would cancel them."""
 
 
 class CrashLookup:
@@ -65,9 +65,9 @@ class CrashLookup:
         self._pending, self._topics = pending, topics
 
     def settle(self, *, owner: int, lane: int | None = None) -> int:
-        """Settle what is found; how many rows that were. What is left is for `release`.
+        """Settle what is found; returns how many rows. `release` takes the others.
 
-        Without permission to read, or with a broker that does not answer, nothing is settled: then
+        Without permission to read, or if the broker does not answer, nothing is settled: then
         unsettled rows are delivered again, and the log says so.
         """
         batches = list(unsettled(self._pending, lane=lane))
@@ -87,7 +87,7 @@ class CrashLookup:
                 ids = [r.schedule.id for n, r in enumerate(rows) if n in done and r.batch is batch]
                 settle_some(batch, ids, owner=owner)
         except (Fenced, StoreUnavailable, StoreWentBack):
-            # To be asked again: what is released without an answer comes twice.
+            # The caller tries again: rows released without a look-up may be delivered twice.
             raise
         except Exception as error:
             _log.error(
@@ -107,7 +107,7 @@ class CrashLookup:
     def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
         schedules = [row.schedule for row in rows]
         readable = readable_topics(self._topics, {s.record.topic for s in schedules})
-        # What was refused after it was claimed is on the rejected topic, under its place.
+        # A row refused after it was claimed is on the rejected topic; its id there is its place.
         rejected = readable_topics(self._topics, {self._settings.rejected_topic})
         topics = sorted(readable | rejected | self._after_delivery(schedules))
         if not topics:
@@ -129,10 +129,10 @@ class CrashLookup:
         return found
 
     def _version(self) -> str:
-        """What tells an unsettled row from others of its id and due time, as Spark SQL.
+        """What distinguishes an unsettled row from others of its id and due time, as Spark SQL.
 
-        The place it was read from where deliveries tell it (journals, rejected records); otherwise
-        a digest of all that is delivered.
+        The place it was read from, if deliveries carry it (journals, rejected records); otherwise a
+        digest of all that is delivered.
         """
         journals = self._settings.journals
         told = f"{REJECTED} OR origin_topic IN {texts(journals)}" if journals else REJECTED
@@ -155,7 +155,7 @@ class CrashLookup:
             found.torn.add(number)
 
     def _after_delivery(self, schedules: Sequence[Schedule]) -> set[str]:
-        """Where tombstones and history of these rows are."""
+        """The topics of these rows' tombstones and history."""
         journals = {s.origin.topic for s in schedules if s.origin} & set(self._settings.journals)
         history = self._settings.history_topic
         return journals | ({history} if journals and history else set())
@@ -171,8 +171,8 @@ class CrashLookup:
     def _repair(self, rows: Sequence[_Row], found: Found, since_ms: int) -> None:
         """Write what is owed, and deliver what is torn, unless something newer was written since.
 
-        Nothing is left to intake, which could not tell whether a torn schedule was replaced, taken
-        back or delivered; here it is looked up, and comes before all that intake has yet to read.
+        This is not left to intake, which cannot know whether a torn schedule was replaced,
+        cancelled or delivered. Here it is looked up, before intake reads on.
         """
         if found.owed:
             self._send([rows[n] for n in sorted(found.owed)], owed=True)
@@ -186,8 +186,8 @@ class CrashLookup:
         try:
             self._send([rows[n] for n in left], owed=False)
         except Exception as error:
-            # Its target takes nothing any more: intake and lanes know what to do with that.
-            told = "schedules with a tombstone cannot be delivered; they take the way of new ones"
+            # Its target takes nothing any more: intake and lanes can handle that.
+            told = "schedules with a tombstone cannot be delivered; they are written again as new"
             _log.warning(told, count=len(left), cause=str(error)[:500])
             rejected = {n for n in left if rows[n].schedule.dialect == "rejected"}
             found.torn -= rejected
@@ -201,7 +201,7 @@ class CrashLookup:
         frame.write.format("kafka").options(**producer_options(self._settings)).save()
 
     def _replaced(self, rows: Sequence[_Row], since_ms: int) -> set[int]:
-        """Numbers of rows whose id was written again by somebody else, or taken back."""
+        """Numbers of rows whose id was written again or cancelled, not by us."""
         ours = f"value IS NULL AND {header(text(names.ORIGIN))} IS NOT NULL"
         written = (
             records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
@@ -222,7 +222,7 @@ class CrashLookup:
 
 
 def _since_ms(rows: Iterable[_Row]) -> int:
-    """Nothing of these rows was delivered before, by the clock of any broker."""
+    """Nothing of these rows was delivered before this time, by the clock of any broker."""
     due_ms: dict[int, int] = {}
     for row in rows:
         end_ms, due = row.batch.end_ms, row.schedule.due_ms

@@ -1,7 +1,7 @@
 """The pending store as a Spark streaming source: its offsets are instants.
 
-A batch lasts until the instant that is its end. Its tasks, one per shard, claim what has fallen due
-and yield it at once. Two lanes whose ends are half a window apart hide each other's pauses.
+A batch lasts until its offset. Its tasks, one per shard, claim what has fallen due and yield it at
+once. Two lanes, whose batches end half a window apart, deliver during each other's pauses.
 """
 
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ class DueReader(DataSourceStreamReader):
         return Pending(connect(lane.redis_url), space=lane.space, shards=lane.shards)
 
     def initialOffset(self) -> dict[str, int]:
-        """Now: what fell due before is claimed by the first batch all the same."""
+        """Now. The first batch also claims what fell due before."""
         return {"batch": 0, "end_ms": self._clock.now_ms()}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
         """The end of the next batch; `start` again once the service drains.
 
-        Batches are numbered, as the clock may be put back: then an end is before the last one.
-        A limit on rows has no meaning here: the end is an instant, and claims are bounded.
+        Batches are numbered, because after a clock goes back an end may be before the last one.
+        A limit on rows is ignored: the end is an instant, and claims are limited.
         """
         lane, pending, now_ms = self.lane, self._pending(), self._clock.now_ms()
         if pending.draining(owner=lane.owner):

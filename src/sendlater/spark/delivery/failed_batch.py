@@ -1,9 +1,9 @@
-"""A batch that its lane could not deliver, delivered record by record: only the culprit stays.
+"""Delivers a failed batch of a lane record by record, so that one bad record stops no others.
 
-Spark's Kafka sink fails its whole query for one record that a broker refuses. What can be known of
-a target beforehand is (see `refusal`); for the rest the batch is taken apart here, with a producer
-that tells of each record what became of it. What a broker refuses for good is rejected with the
-broker's own words; what it has not taken yet is left to be released.
+Spark's Kafka sink fails its whole query for one record that a broker refuses. Most refusals are
+known before (see `refusal`); for the others each record is sent here on its own, with its own
+result. What a broker refuses for good is rejected with the broker's own words; what it has not
+accepted yet is released later.
 """
 
 from collections.abc import Hashable, Mapping
@@ -27,9 +27,9 @@ from sendlater.store.codec import unpack
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
 ACK_MS = 5_000
-"""How long the broker may take for one record; whoever is slower has to come again."""
+"""Longest wait for the broker to take one record; after that the lane sends it again."""
 FLUSH_S = 20.0
-"""Longest wait for all of them."""
+"""Longest wait for all records."""
 FOR_GOOD = frozenset(
     (
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -45,10 +45,10 @@ FOR_GOOD = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     )
 )
-"""What a broker says of a record that it will never take."""
+"""Errors for a record that the broker will never accept."""
 
 PARTITION_UA = -1
-"""librdkafka's word for a partition that the producer chooses."""
+"""In librdkafka: the producer chooses the partition."""
 
 Name = TypeVar("Name", bound=Hashable)
 _log = structlog.get_logger()
@@ -64,10 +64,10 @@ class RecordByRecord:
         self._targets = targets
 
     def deliver(self, lane: int) -> int:
-        """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; how many arrived.
+        """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; returns how many arrived.
 
-        What had arrived of them must have been settled before. The others are for the lane again.
-        Raises BrokerUnavailable when the lane must not start yet.
+        Rows that had arrived must be settled before. The lane delivers what is left. Raises
+        BrokerUnavailable when the lane must not start yet.
         """
         batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
         schedules = {
@@ -80,7 +80,7 @@ class RecordByRecord:
         told = self._send({id: found[0] for id, found in records.items()})
         arrived = {id for id, error in told.items() if error is None}
         refused = {id: e for id, e in told.items() if e is not None and e.code() in FOR_GOOD}
-        # Tombstones and history come after what they are about.
+        # Tombstones and history are sent after their deliveries.
         after = {(id, n): r for id in arrived for n, r in enumerate(records[id][1:])}
         owed = {
             id
@@ -99,13 +99,13 @@ class RecordByRecord:
             causes=sorted({error.str() for error in refused.values()})[:3],
         )
         if owed:
-            # Nothing of the lane is released meanwhile: the look-up before its next start finds
-            # what has arrived, and writes what is owed.
+            # Nothing of the lane is released meanwhile. Before its next start the look-up finds
+            # what has arrived, and writes what is missing.
             raise BrokerUnavailable(f"{len(owed)} deliveries wait for their tombstones")
         return len(arrived)
 
     def _leaving(self, schedule: Schedule) -> list[Record]:
-        """As `leaving` tells them; a tombstone goes to the partition the schedule was read from."""
+        """The records of `leaving`; a tombstone goes to the partition the schedule came from."""
         first, *after = leaving(schedule, self._targets.copies_of(schedule))
         history, origin = self._settings.history_topic, schedule.origin
         if first.topic == self._settings.liveness_topic:
@@ -133,13 +133,13 @@ class RecordByRecord:
                 rejected_topic=self._settings.rejected_topic,
             )
             if instead is not None:
-                # First one, then the other: a crash in between rejects it once more.
+                # Written before the row is settled: a crash in between rejects it again.
                 self._pending.put(instead)
                 done.append(id)
         settle_some(batch, done, owner=self._owner)
 
     def _send(self, records: Mapping[Name, Record]) -> dict[Name, KafkaError | None]:
-        """Each record in a request of its own, so that an answer is about it alone."""
+        """Send each record in its own request, so that each gets its own answer."""
         if not records:
             return {}
         slow = KafkaError(KafkaError._TIMED_OUT)

@@ -1,4 +1,4 @@
-"""A lane: one of the queries that deliver, and when its batches begin and end."""
+"""A lane: one of the delivering queries, and when its batches begin and end."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ LEAD_MS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What a lane's reader and tasks must know; built from Spark options, which are strings."""
+    """What a lane's reader and tasks need; passed in Spark options, which are strings."""
 
     redis_url: str
     space: str
@@ -66,7 +66,7 @@ class Lane:
         )
 
     def to_options(self) -> dict[str, str]:
-        """Spark options; the URL's name makes Spark redact it in plans."""
+        """Spark options; their name makes Spark hide the URL in plans."""
         options = {name: str(getattr(self, name)) for name in self.__slots__ if name != "redis_url"}
         return options | {
             "redis.url": self.redis_url,
@@ -76,7 +76,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class ShardSlice(InputPartition):
-    """One task: one shard until the end of the batch, which comes in `length_ms` at the latest."""
+    """One task: one shard until the end of the batch, at most `length_ms` long."""
 
     shard: int
     end_ms: int
@@ -85,7 +85,7 @@ class ShardSlice(InputPartition):
 
 
 def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int) -> int:
-    """The first instant of the lane's grid at least LEAD_MS away, plus whole windows up to length.
+    """The lane's first possible end at least LEAD_MS away, plus whole windows up to `length_ms`.
 
     >>> batch_end_ms(10_000, lane=0, lanes=2, window_ms=2_000, length_ms=2_000)
     12000
@@ -98,10 +98,10 @@ def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_m
 
 
 def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
-    """Whether a lane is in the middle of its batch, where no other is: it claims for all.
+    """Whether a lane leads: it is in the middle of its batch, when no other is, and claims most.
 
-    The others, close to a pause or just out of one, only look now and then in case it is not there.
-    A batch of several windows, as when nothing is due soon, leads in the middle of each.
+    The others, near a pause, only look now and then, in case the leader does not work. A batch of
+    several windows (nothing is due soon) leads in the middle of each window.
 
     >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_499, 2_500, 3_499, 3_500)]
     [False, True, True, False]

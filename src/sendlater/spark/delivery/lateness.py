@@ -1,8 +1,8 @@
-"""What lane tasks tell about their work: how late schedules left, and for which topics.
+"""Counts how late schedules left lane tasks, and for which topics.
 
-Counted per Arrow batch, whose due times come in order: a bisection per bucket, nothing per row.
-Late means until the batch was handed to Spark's producer, a few milliseconds before the broker has
-it; waiting for a JVM that is behind is counted.
+Due times of an Arrow batch are in order, so counting takes a bisection per bucket of lateness and
+nothing per row. Lateness ends when the batch is given to Spark's producer, a few milliseconds
+before the broker has it. It includes waiting for a slow JVM.
 """
 
 from bisect import bisect_left
@@ -16,11 +16,11 @@ from sendlater.store import Shard
 from sendlater.store.admin import Delivery, tell
 
 TELL_EVERY_MS = 250
-"""Least time between two calls of one task; what a kill loses of the counts."""
+"""Shortest time between two calls of one task; a kill loses the counts of that time."""
 
 
 class LatenessReport:
-    """Counters of one task, added to the shard's tally now and then."""
+    """Counters of one task; now and then they are added to the shard's tally."""
 
     def __init__(self, shard: Shard, clock: Clock) -> None:
         self.shard, self.clock = shard, clock
@@ -31,13 +31,13 @@ class LatenessReport:
     def delivered(
         self, ids: Sequence[bytes], due_ms: Sequence[int], topics: Sequence[bytes]
     ) -> None:
-        """One batch, oldest first, that has just been handed on."""
+        """Count one batch, oldest first, that has just been yielded."""
         now_ms = self.clock.now_ms()
         later = len(due_ms)
         for edge in LATE_BUCKETS_MS:
             if not later:
                 break
-            # Due at now - edge or after it: at most so late.
+            # Due at now - edge or later: at most `edge` late.
             above = bisect_left(due_ms, now_ms - edge, 0, later)
             self.counts[f"late:{edge}"] += later - above
             later = above
@@ -52,8 +52,8 @@ class LatenessReport:
             self.next_ms = now_ms + TELL_EVERY_MS
 
     def flush(self) -> None:
-        """Add what was counted since the last call; it is kept while the store does not answer,
-        as a task must not fail for the sake of a number."""
+        """Add what was counted since the last call. If the store does not answer, the counts are
+        kept, because a task must not fail for counts."""
         counts = {name: count for name, count in self.counts.items() if count}
         try:
             tell(self.shard, counts, self.recent)

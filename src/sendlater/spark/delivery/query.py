@@ -1,4 +1,4 @@
-"""Delivery: what falls due, to its target topic."""
+"""The Spark queries of delivery."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from sendlater.spark.delivery.lane import Lane
 from sendlater.spark.kafka_sink import producer_options
 
 OUTBOX_ROWS = 5
-"""Rows the JVM gathers for the development outbox, a Python sink, before it hands them on."""
+"""Rows that the JVM gathers before it passes them on to the development outbox, a Python sink."""
 
 
 def start_lane(

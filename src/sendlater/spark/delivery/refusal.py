@@ -1,8 +1,8 @@
-"""Why a topic does not take a record, told before the record is sent; and what becomes of it.
+"""Finds out before a record is sent why its topic would refuse it, and makes the rejected record.
 
-Kafka's producer fails with its whole query on one record that the broker refuses. So whoever
-delivers asks here first. What is refused becomes a record for the rejected topic, once; if that
-topic does not take it in full, without the parts that are too large.
+One record that the broker refuses makes the whole query fail. So all that deliver check here first.
+What would be refused becomes a record for the rejected topic, once; if that topic does not take it
+in full, without the parts that are too large.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ from sendlater.limits import (
 from sendlater.model import Headers, Reason, Record, Schedule, Target
 
 BATCH_BYTES = 61
-"""What a record batch of format 2 has before its records (KIP-98)."""
+"""Size of a format 2 record batch without its records (KIP-98)."""
 
 Known = Callable[[str], Target | Reason | None]
-"""What is known of a topic: what it takes, why it takes nothing, or nothing at all."""
+"""What a topic takes, why it takes nothing, or None if that is not known."""
 
 
 def record_bytes(record: Record) -> int:
-    """Bytes that a broker compares with `max.message.bytes`: a batch with this record alone."""
-    # Attributes, and the deltas of timestamp and offset, are a byte each.
+    """Bytes that a broker compares with `max.message.bytes`: a batch with only this record."""
+    # Attributes, timestamp delta and offset delta take a byte each.
     size = 3 + _bytes(record.key) + _bytes(record.value) + _varint(len(record.headers))
     for name, value in record.headers:
         size += _bytes(name.encode()) + _bytes(value)
@@ -35,9 +35,9 @@ def record_bytes(record: Record) -> int:
 
 
 def refusal(schedule: Schedule, known: Known) -> tuple[Reason, str] | None:
-    """Why one of the records that leave for a schedule will not be taken; None when all will be.
+    """Why one of a schedule's records would be refused; None if none would be.
 
-    The target must be known; a copy is compared with what is known of its topic.
+    The target must be known. A copy is checked only if its topic is known.
     """
     target = known(schedule.record.topic)
     if isinstance(target, Reason):
@@ -54,7 +54,7 @@ def refusal(schedule: Schedule, known: Known) -> tuple[Reason, str] | None:
 
 
 def _refused(record: Record, target: Target) -> tuple[Reason, str, str] | None:
-    """The reason, what was expected and what came."""
+    """The reason, what was expected, and what the record has."""
     if record.partition is not None and record.partition >= target.partitions:
         return Reason.BAD_TARGET, f"a partition below {target.partitions}", f"{record.partition}"
     if record.key is None and target.compacted:
@@ -72,10 +72,10 @@ def _refused(record: Record, target: Target) -> tuple[Reason, str, str] | None:
 def rejected(
     schedule: Schedule, refused: tuple[Reason, str], known: Known, *, rejected_topic: str
 ) -> Schedule | None:
-    """The same for the rejected topic, in the fullest form that it takes.
+    """The same for the rejected topic, in the most complete form that the topic takes.
 
-    What is a rejected record already stays the one it is. None when the topic takes no form, which
-    one for records of REJECTED_BYTES_MAX never does.
+    What is a rejected record already keeps its id and reason. None if the topic takes no form; a
+    topic for records of REJECTED_BYTES_MAX always takes one.
     """
     whole = schedule
     if schedule.dialect != "rejected":
@@ -90,7 +90,7 @@ def rejected_schedule(
 ) -> Schedule:
     """The same record for the rejected topic; its id is the place it was read from.
 
-    What was never on an inbox has its own id and its version there.
+    If it was never on an inbox, the id consists of its version and its own id.
     """
     origin, record = schedule.origin, schedule.record
     told: Headers = [(names.REJECTED, reason.value.encode()), (names.REJECTED_DETAIL, _cut(detail))]
@@ -108,7 +108,7 @@ def rejected_schedule(
 
 
 def _forms(whole: Schedule) -> Iterator[Schedule]:
-    """As it is; less value and headers; under its own id as key, in full and less."""
+    """As it is; with less value and no headers of the user; both again with its id as the key."""
     for schedule in (whole, _without_key(whole)):
         yield schedule
         yield _shortened(schedule)
@@ -140,7 +140,7 @@ def _shortened(schedule: Schedule) -> Schedule:
 
 
 def _told(headers: Headers, more: str) -> Headers:
-    """The same headers with more in the detail of the rejection."""
+    """The same headers with more text in the rejection's detail."""
     came_with, told = split_rejected(headers)
     return came_with + [
         (name, (content or b"") + f"; {more}".encode())
@@ -155,10 +155,10 @@ def _cut(detail: str) -> bytes:
 
 
 def _bytes(content: bytes | None) -> int:
-    """A length and what it counts; null is the length -1."""
+    """Size of a field with its length in front; null is the length -1."""
     return 1 if content is None else _varint(len(content)) + len(content)
 
 
 def _varint(number: int) -> int:
-    """Bytes of a number of zero or more, written zigzag, seven bits a byte."""
+    """Size of a number of zero or more as a zigzag varint."""
     return max(1, ((number << 1).bit_length() + 6) // 7)

@@ -1,7 +1,7 @@
-"""Target topics: looked up before anything is delivered to them, so that one bad one hurts nobody.
+"""Looks up target topics before anything is delivered to them, so that a bad one stops no others.
 
 Spark's Kafka sink fails its whole query when a topic is missing, forbidden or does not take a
-record. So tasks deliver only to topics in the list kept here, and set aside what does not fit.
+record. So tasks deliver only to topics in the list kept here, and set aside all other rows.
 """
 
 import threading
@@ -24,22 +24,22 @@ from sendlater.store.codec import unpack
 
 TICK_S = 0.1
 ASIDE_COUNT_MAX = 500
-"""Rows set aside that one round looks at, per shard."""
+"""Rows set aside that one round checks, per shard."""
 LOOK_UP_ATTEMPTS_MAX = 20
-"""Rounds a topic may stay unanswered (a broker may be creating it) before it counts as unknown."""
+"""Rounds without an answer after which a topic counts as unknown: the broker may be creating it."""
 REFRESH_MS = 30_000
-"""How long a topic's answer is trusted; one deleted meanwhile is noticed then."""
+"""How long an answer about a topic is used; a topic deleted meanwhile is noticed then."""
 REFUSED_MS = 5_000
-"""How long a refusal is trusted, so that a topic created late is used soon; and how old an answer
-may be that a record is rejected for, as its topic may have grown since."""
+"""How long a refusal is used, so that a topic created late is used soon. Also the highest age of an
+answer by which a record is rejected: its topic may take larger records since."""
 TELL_MS = 60_000
-"""Pause between two complaints about the same."""
+"""Pause between two equal log lines."""
 
 _log = structlog.get_logger()
 
 
 class Targets:
-    """Keeps the list of usable targets in the store, and settles what was set aside."""
+    """Keeps the list of usable targets in the store, and decides about rows set aside."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Targets:
         self._own = (*after_delivery, settings.rejected_topic)
         self._request_bytes_max = request_bytes_max(settings)
         self._answers: dict[str, tuple[Target | Reason, int]] = {}
-        """TargetLookups, and when they were given."""
+        """Per topic the answer, and when it was given."""
         self._doubted: set[str] = set()
         self._attempts: Counter[str] = Counter()
         self._cursors = [0] * len(pending.shards)
@@ -68,9 +68,9 @@ class Targets:
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
 
     def start(self) -> None:
-        """Own topics are known first; then keep going until `stop`.
+        """Look up our own topics, then keep going until `stop`.
 
-        Raises BadSettings when the history topic or a journal takes nothing from us.
+        Raises BadSettings if the history topic or a journal takes nothing from us.
         """
         self._forget()
         for topic in self._own:
@@ -96,7 +96,7 @@ class Targets:
                 _log.exception("looking up targets failed, will go on")
 
     def tick(self) -> None:
-        """One round: what intake asked for, what was set aside, what is getting old."""
+        """One round: topics that intake asked for, rows set aside, old answers."""
         first = self._pending.shards[0]
         for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
             if self._answer(topic) is None:
@@ -110,7 +110,7 @@ class Targets:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Ask again about topics in use; forget refusals, which are asked for when needed."""
+        """Ask again about topics in use; forget refusals, which are asked again when needed."""
         now_ms = self._clock.now_ms()
         for topic, (answer, asked_ms) in list(self._answers.items()):
             if isinstance(answer, Target):
@@ -121,7 +121,7 @@ class Targets:
             self._answer(topic)
 
     def _look_at(self, shard: Shard, schedule_id: bytes, packed: bytes) -> None:
-        """Settle a row set aside; one that cannot be settled must not keep the others there."""
+        """Decide about a row set aside; an error with one row must not stop the others."""
         try:
             self._settle_aside(shard, unpack(schedule_id, packed))
         except (Fenced, StoreUnavailable):
@@ -130,9 +130,9 @@ class Targets:
             self._complain("a row stays aside", id=schedule_id[:100], cause=repr(error)[:500])
 
     def _settle_aside(self, shard: Shard, schedule: Schedule) -> None:
-        """Back to pending when its target turned out well, rejected when not.
+        """Put a row back to pending if its target takes it; otherwise reject it.
 
-        Where the rejected topic takes nothing, it stays: somebody may mend the one or the other.
+        If the rejected topic takes nothing, the row stays: somebody may repair one of the two.
         """
         if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
             return
@@ -155,15 +155,15 @@ class Targets:
         shard.readmit(schedule, owner=self._owner, instead=instead)
 
     def copies_of(self, schedule: Schedule) -> tuple[str, ...]:
-        """Where copies of a schedule's delivery go: its journal, and the history topic if any."""
+        """Topics for copies of a schedule's delivery: its journal, and the history topic if any."""
         return self._copies.get(schedule.origin.topic, ()) if schedule.origin else ()
 
     def known(self, topic: str) -> Target | Reason | None:
-        """What is known of a topic: what it takes, why it takes nothing, or nothing at all."""
+        """What a topic takes, why it takes nothing, or None if that is not known."""
         return self._answers[topic][0] if topic in self._answers else None
 
     def _answer(self, topic: str, *, trusted_ms: int = REFRESH_MS) -> Target | Reason | None:
-        """What is known of a topic, asked anew when too old; None while the broker is undecided."""
+        """The answer about a topic, asked again if too old; None while the broker gives none."""
         now_ms = self._clock.now_ms()
         if topic in self._doubted:
             self._doubted.discard(topic)
@@ -174,7 +174,7 @@ class Targets:
         try:
             answer = self._topics.look_up(topic)
         except BrokerUnavailable:
-            # An outage says nothing about a topic, however long it is.
+            # Even a long outage says nothing about a topic.
             return None
         if answer is None:
             self._attempts[topic] += 1
@@ -195,7 +195,7 @@ class Targets:
         return answer
 
     def doubt(self, topic: str) -> None:
-        """Something was not taken there: what is known of it is asked anew before anything goes."""
+        """A record was not taken there: ask again before anything else is delivered to it."""
         self._doubted.add(topic)
         self._pending.set_target(topic, None)
 
@@ -204,7 +204,7 @@ class Targets:
             self._pending.set_target(topic.decode(), None)
 
     def _complain(self, event: str, **told: object) -> None:
-        """Log what goes on until somebody mends it, but not for each row in each round."""
+        """Log what lasts until somebody repairs it, but not for each row in each round."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._told_ms.get(event, now_ms - TELL_MS) + TELL_MS:
             self._told_ms[event] = now_ms

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAITED = "waited "
-"""Begins the change of a tombstone about a rejected record; the id that it waited under follows."""
+"""Beginning of the `change` of a rejected record's tombstone; the id it waited under follows."""
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
-"""Spark's name for the batch a task works for (MicroBatchExecution.BATCH_ID_KEY)."""
+"""Spark's name for the batch of a task (MicroBatchExecution.BATCH_ID_KEY)."""
 
 
 @dataclass(slots=True)
 class Parked(WriterCommitMessage):
-    """What one task parked: per source its end, and where each shard stands."""
+    """What one task parked: per source its end, and the position of each shard."""
 
     ends: dict[str, int] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
             pending.client.close()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Every shard has now seen what the batch read."""
+        """Record that every shard has seen what the batch read."""
         pending = self._pending()
         parked = [message for message in messages if isinstance(message, Parked)]
         for number, shard in enumerate(pending.shards):
@@ -71,17 +71,17 @@ class ParkWriter(DataSourceStreamArrowWriter):
             for message in parked:
                 for source, end in message.ends.items():
                     stands = message.seen[source][number]
-                    # Also where it stands at its end: what a task wrote there may be lost again.
+                    # Also for a shard that is at the end: it may have lost what a task wrote there.
                     ends += [source, stands, str(max(end, int(stands or 0)))]
             shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
         pending.client.close()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: what was parked is parked, and its position with it."""
+        """Nothing to undo: rows and their position are written together."""
 
 
 class ParkTask:
-    """One task's rows, gathered per shard and source into calls of bounded size."""
+    """One task's rows, gathered per shard and source into calls of limited size."""
 
     def __init__(
         self, pending: Pending, owner: int, check_targets: bool, journals: frozenset[str]
@@ -100,7 +100,7 @@ class ParkTask:
         self.known = None if known is None else {topic.decode() for topic in known}
 
     def require(self, run: int, batch: int) -> None:
-        """The batch before this one must be in the store: it may have come back older."""
+        """Raises StoreWentBack if the batch before this one is not in the store."""
         allowed = {f"{run}/{batch - 1}", f"{run}/{batch}"}
         for shard in self.shards:
             stands = shard.state().get("intake", "")
@@ -108,7 +108,7 @@ class ParkTask:
                 raise StoreWentBack(f"intake stands at {stands!r}, expected one of {allowed}")
 
     def park(self, batch: "pa.RecordBatch") -> None:
-        """Gather one Arrow batch and write what is full."""
+        """Gather one Arrow batch, and write calls that are full."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards, changes = columns
         now_ms = self.clock.now_ms()
@@ -125,7 +125,7 @@ class ParkTask:
                 seen = [one.get(source, "") for one in self.found]
                 self.message.seen[source] = seen
             self.message.ends[source] = at + 1
-            # A cancellation of one version only has that version as its value.
+            # A cancellation of only one version has that version as its value.
             packed = (value or "") if due_ms is None else pack_columns(row)
             if due_ms is None and change is not None and change.startswith(WAITED):
                 waited, change = change.removeprefix(WAITED).encode(), None
@@ -141,7 +141,7 @@ class ParkTask:
                 self.reasons[f"rejected:{_reason(headers)}"] += 1
 
     def _gather(self, shard: int, source: str, at: int, row: tuple[Any, ...]) -> bool:
-        """Add a row, unless its shard has seen the record before; write what is full."""
+        """Add a row, unless its shard has seen the record before; write a full call first."""
         if at < int(self.message.seen[source][shard] or 0):
             return False
         place = (shard, source)
@@ -169,7 +169,7 @@ class ParkTask:
         seen[number] = str(after)
 
     def finish(self) -> Parked:
-        """Write the rest; what the driver needs to commit."""
+        """Write the rest; returns what the driver needs to commit."""
         for place in list(self.waiting):
             self._write(place, self.message.ends[place[1]])
         tell(self.shards[0], self.reasons)
@@ -177,6 +177,6 @@ class ParkTask:
 
 
 def _reason(headers: Any) -> str:
-    """What the decoding appended to a rejected record's headers, as the last of that name."""
+    """The reason: decoding appended it to the headers, so it is the last of that name."""
     told = [header["value"] for header in headers if header["key"] == REJECTED]
     return str(told[-1].decode())

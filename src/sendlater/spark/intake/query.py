@@ -13,15 +13,15 @@ from sendlater.dialects import stages
 from sendlater.limits import METADATA_MS_MAX
 
 EARLIEST = -2
-"""Kafka's word, in Spark's offsets JSON, for the first record still there."""
+"""In Spark's offsets JSON: the first record still there."""
 
 
 def starting_offsets(
     settings: Settings, positions: Mapping[str, int], partitions: Mapping[str, int]
 ) -> str:
-    """Spark's offsets JSON for every inbox partition: earliest where the store saw nothing.
+    """Spark's offsets JSON for every inbox partition: earliest where the store has no position.
 
-    `partitions` must be asked anew for each start: Spark refuses to begin without one of them.
+    `partitions` must be current at each start: Spark refuses to begin if one is missing.
     """
     starts = {
         inbox.topic: {
@@ -40,10 +40,10 @@ def inbox_records(
     topics = ",".join(inbox.topic for inbox in settings.taken_in)
     if settings.on_kafka:
         reader = spark.readStream.format("kafka").options(**reader_options(settings))
-        # Without it a trickle of records waits 500 ms for a fetch that was under way.
+        # Otherwise single records wait up to 500 ms for the fetch under way.
         reader = reader.option("kafka.fetch.max.wait.ms", "20").option("includeHeaders", "true")
         reader = reader.option("kafka.metadata.max.age.ms", str(METADATA_MS_MAX))
-        # What retention took before we read it cannot be had: go on, the service has warned.
+        # Go on if retention has deleted records before we read them; the service has warned.
         reader = reader.option("failOnDataLoss", "false")
     else:
         reader = spark.readStream.format("sendlater-topics")
@@ -67,7 +67,7 @@ def start_intake(
 ) -> StreamingQuery:
     """Decode every record and park it.
 
-    In as many tasks as there are slots for it: a task costs more than the records of a partition.
+    In as many tasks as it has slots: a task costs more than the records of a partition.
     """
     records = records.coalesce(settings.intake_slots)
     for stage in stages(settings):
@@ -93,9 +93,9 @@ def start_intake(
 
 
 def intake_progress(run: int, query: object) -> tuple[int, int, dict[str, int]] | None:
-    """Intake's run, its last batch, and per `topic/partition` what Spark has read up to with it.
+    """Intake's run, its last batch, and per `topic/partition` how far Spark has read with it.
 
-    None before the first, and where topics are on Redis.
+    None before the first batch.
     """
     progress = query.lastProgress if isinstance(query, StreamingQuery) else None
     if progress is None:

@@ -1,4 +1,4 @@
-"""Inboxes change under a running service: one that was deleted and made anew is noticed here."""
+"""Notices inboxes that are deleted and recreated while the service runs."""
 
 import time
 
@@ -12,13 +12,13 @@ from sendlater.store import Pending
 from sendlater.store.inbox_ids import recognise
 
 WATCH_S = 10.0
-"""Pause between two questions to the broker about the inboxes."""
+"""Pause between two requests to the broker about the inboxes."""
 
 _log = structlog.get_logger()
 
 
 class InboxWatch:
-    """Knows which topics intake reads, by Kafka's ids of them."""
+    """Knows the Kafka ids of the topics that intake reads."""
 
     def __init__(self, topics: KafkaTopics, settings: Settings, pending: Pending) -> None:
         self._topics, self._settings, self._pending = topics, settings, pending
@@ -26,10 +26,10 @@ class InboxWatch:
         self._asked_s = 0.0
 
     def begin(self, *, owner: int) -> dict[str, int]:
-        """Before each start of intake: partitions of the inboxes as they are now.
+        """Call it before each start of intake; returns the inboxes' current partition counts.
 
-        Of a plain inbox that was made anew the store forgets what it had read; one that is a
-        journal is read anew as a whole, when the store is filled. Raises Unavailable, Fenced.
+        For a recreated plain inbox the store forgets its positions; a recreated journal is read as
+        a whole, when the store is filled again. Raises Unavailable, Fenced.
         """
         facts = inbox_facts(self._topics, self._settings)
         self._ids = {topic: told.id for topic, told in facts.items()}
@@ -38,7 +38,7 @@ class InboxWatch:
         return {topic: told.partitions for topic, told in facts.items()}
 
     def made_anew(self) -> set[str]:
-        """Inboxes that are other topics than when intake began; asked for now and then."""
+        """Inboxes recreated since intake began; asks the broker once in WATCH_S."""
         now_s = time.monotonic()
         if not self._ids or now_s - self._asked_s < WATCH_S:
             return set()
@@ -46,6 +46,6 @@ class InboxWatch:
         try:
             facts = inbox_facts(self._topics, self._settings)
         except BrokerUnavailable as error:
-            _log.warning("the inboxes cannot be looked at", cause=str(error))
+            _log.warning("the inboxes cannot be checked", cause=str(error))
             return set()
         return {topic for topic, told in facts.items() if told.id != self._ids.get(topic)}

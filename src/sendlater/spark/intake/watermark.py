@@ -1,12 +1,12 @@
 """The watermark: the instant until which intake has read all inboxes; delivery stays behind it.
 
-A cancellation, or a newer version, that an inbox acknowledged `margin_ms` before the due time wins:
-what is due later than watermark + margin is not claimed yet. In a healthy run intake is closer than
-the margin, and nothing waits. After an outage or a start delivery waits until intake has caught up;
-for `hold_ms_max` at most, as a stuck intake must not stop delivery for ever.
+What is due later than watermark + margin is not claimed yet. So a cancellation or newer version
+wins if an inbox acknowledged it `margin_ms` before the due time. Normally intake is closer than the
+margin, and nothing waits. After an outage or a start, delivery waits until intake has caught up,
+but for `hold_ms_max` at most: a stuck intake must not stop delivery forever.
 
-Where the watermark is: now and then the ends of all inboxes are asked for. Once the store's
-positions have reached them, everything that was on an inbox when that was asked has been read.
+To find the watermark, the broker is asked for the ends of all inboxes again and again. When the
+store's positions have reached such ends, all that was on the inboxes when it was asked is read.
 """
 
 import threading
@@ -23,43 +23,43 @@ from sendlater.store import Pending
 from sendlater.store.admin import tell
 
 TICK_S = 0.1
-"""Pause between two questions to the broker while something may wait for the answer."""
+"""Pause between two requests to the broker while deliveries may wait for the answer."""
 TICKS_A_MARGIN = 10
-"""How often it is asked within a margin otherwise: so far the watermark is behind at least."""
+"""Requests within a margin otherwise; the watermark is at least one such pause behind."""
 TICK_S_MAX = 0.5
-"""The same where the margin is long."""
+"""Longest such pause, for a long margin."""
 PASSED_AFTER_MS = 1_000
-"""How long intake may stand before an end until Spark is asked whether a record is there at all."""
+"""After waiting so long before an end, ask Spark: perhaps there is no record before that end."""
 BEGIN_MS_MAX = 120_000
-"""How long intake may take for its first batch, after a start, before holding counts."""
+"""For so long after a start, `hold_ms_max` does not run while intake is on its first batch."""
 TOLD_EVERY_MS = 10_000
-"""Pause between two log lines about a hold that goes on."""
+"""Pause between two log lines about deliveries that do not wait any longer."""
 
 Positions = Mapping[str, int]
-"""Per `topic/partition` the position after the last record, or the next to be read."""
+"""Per `topic/partition` the position after the last record, or the next one to read."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inboxes:
-    """How the watermark asks what it must know; each may raise Unavailable."""
+    """The watermark's sources of information; each may raise Unavailable."""
 
     ends: Callable[[], Positions]
     """Ends of the inboxes that intake reads."""
     copied_ends: Callable[[], Positions] = dict
-    """Ends of the inboxes that are copied to one of those first."""
+    """Ends of the inboxes that are copied to one of those."""
     copied: Callable[[], Positions] = dict
     """How far they have been copied."""
     progress: Callable[[], tuple[int, int, Positions] | None] = lambda: None
-    """Intake's run, its last batch, and what Spark has read up to with it."""
+    """Intake's run, its last batch, and how far Spark has read with it."""
     begins: Callable[[], bool] = lambda: False
-    """Whether intake is on its way to its first batch, as far as anybody knows."""
+    """Whether intake is on its way to its first batch and has not failed."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """One question: when it was asked, and what must be read for the answer to be old news."""
+    """One request for ends: when it was made, and the ends that intake must reach."""
 
     at_ms: int
     elapsed_ms: float
@@ -68,7 +68,7 @@ class _Look:
 
 
 class Watermark:
-    """Moves the bound of what may be claimed; `tick` by `tick`, or in a thread of its own."""
+    """Moves the bound of what may be claimed: by calls of `tick`, or in its own thread."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Watermark:
         self._at_ms: int | None = None
         self._not_before = self._began = self._clock.elapsed_ms()
         self._resumed: float | None = None
-        """Since when everybody has answered: holding counts from there."""
+        """Since when broker and store have answered: `hold_ms_max` runs from there."""
         self._moved = self._began
         self._holds = True
         self._ticked = self._clock.elapsed_ms()
@@ -107,10 +107,10 @@ class Watermark:
             self._thread.join()
 
     def begin_anew(self, *, pause_ms: int) -> None:
-        """The store may have gone back: what was asked so far says nothing any more.
+        """The store may have gone back: drop what was asked so far.
 
-        Nothing is asked for a while: what a producer still sends must be on its topic before. Nor
-        is the store told anything meanwhile, so whoever calls this holds deliveries afterwards.
+        Nothing is asked for `pause_ms`: what a producer still sends must be on its topic first.
+        The bound is not moved meanwhile, so the caller must hold deliveries after this call.
         """
         with self._ticking:
             self._began = self._clock.elapsed_ms()
@@ -124,7 +124,7 @@ class Watermark:
             try:
                 self.tick()
             except (Fenced, StoreWentBack):
-                # Whoever looks after the store decides what that means.
+                # The service's own watch over the store reacts to that.
                 continue
             except Unavailable as error:
                 _log.warning("the watermark waits", cause=str(error))
@@ -132,7 +132,7 @@ class Watermark:
                 _log.exception("moving the watermark failed, will go on")
 
     def tick(self) -> None:
-        """Ask, compare, and tell the store. Raises Unavailable, Fenced, StoreWentBack."""
+        """Ask, compare, and move the bound. Raises Unavailable, Fenced, StoreWentBack."""
         with self._ticking:
             self._tick()
 
@@ -157,10 +157,10 @@ class Watermark:
         at_ms = self._clock.now_ms()
         try:
             copied_ends = self._inboxes.copied_ends()
-            # What is still to be copied comes to its journal later: ask for that one's end then.
+            # Records not yet copied reach their journal later: ask for the journal's end then.
             ends = None if copied_ends else self._inboxes.ends()
         except MissingInbox as error:
-            # Nothing can be said of it; but one that never comes back must not hold up the others.
+            # It may never come back: not raised, so that `hold_ms_max` runs for the others.
             _log.error("deliveries wait for an inbox", cause=str(error))
             return
         self._looks.append(_Look(at_ms, elapsed, copied_ends, ends))
@@ -183,7 +183,7 @@ class Watermark:
             self._looks.popleft()
 
     def _pass(self, ends: Positions, positions: Positions) -> None:
-        """Where a partition ends with what is no record, as transactions leave, Spark knows it."""
+        """For partitions that end without a record (transaction markers), use Spark's position."""
         progress = self._inboxes.progress()
         if progress is None:
             return
@@ -204,7 +204,7 @@ class Watermark:
             self._pending.set_bound(bound_ms, owner=self._owner)
 
     def _hold(self, bound_ms: int | None, now_ms: int, elapsed: float, since: float) -> int | None:
-        """Something may have to wait: count how long, and see that it is not for ever."""
+        """Deliveries may have to wait: count how long, and limit it."""
         assert self._resumed is not None
         if self._pending.due_within(0 if bound_ms is None else bound_ms + 1, now_ms):
             tell(self._pending.shards[0], {"held-ms": round(elapsed - since)})
@@ -212,7 +212,7 @@ class Watermark:
         if early and self._inboxes.begins():
             # A JVM that has just started is slow, but not stuck.
             self._resumed = elapsed
-        # Whose intake only lags waits so long at most; behind one that stands still nobody waits.
+        # Behind a slow intake deliveries are late by hold_ms_max at most; a stuck one is ignored.
         stands = elapsed - max(self._moved, self._resumed) >= self._hold_ms_max
         latest_ms = now_ms + (self._margin_ms if stands else -self._hold_ms_max)
         if elapsed - self._resumed < self._hold_ms_max or (bound_ms or 0) >= latest_ms:

@@ -1,1 +1,1 @@
-"""Journals: inboxes that are compacted topics, and the truth the store is filled from."""
+"""Journals: inboxes that are compacted topics; the store is filled from them."""

@@ -1,9 +1,8 @@
-"""Inboxes that are no journals, copied into one: then they are as safe, and later by a batch.
+"""Copies inboxes that are not journals into a journal: as safe as a journal, one batch later.
 
-How far copying is lies in Kafka, as committed offsets of a consumer group, and with them when the
-last batch that counts began. What a crash left between a copy and its commit is found on the
-journal, by the header each copy carries, and not copied again. Where the offsets are gone, these
-headers tell how far copying was.
+Progress is in Kafka: a consumer group's committed offsets, with the time when the last committed
+batch began. Copies that a crash left without a commit are found on the journal, by the header that
+each copy has, and are not made again. If the offsets are lost, these headers replace them.
 """
 
 import json
@@ -32,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class Copier:
-    """One query that copies, and its place in Kafka."""
+    """One copying query, and its progress in Kafka."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Copier:
         self._since_ms = self._committed_ms = 0
 
     def start(self, checkpoint: Path) -> StreamingQuery:
-        """Go on where the last commit was."""
+        """Go on after the last commit."""
         known = self._find_positions()
         records = (
             self._spark.readStream.format("kafka")
@@ -80,9 +79,9 @@ class Copier:
         )
 
     def commit(self, query: StreamingQuery | None) -> None:
-        """Tell Kafka what Spark has committed; called now and then, and before the end.
+        """Commit to Kafka what Spark has committed; called now and then, and before the end.
 
-        What stands still is told again in time, as a broker forgets a group after a week.
+        Unchanged offsets are committed again in time: a broker forgets a group after a week.
         """
         progress = query.lastProgress if query is not None else None
         at = self._at
@@ -90,7 +89,7 @@ class Copier:
             ends = json.loads(progress.sources[0].endOffset)
             at = {Place(t, int(n)): end for t, parts in ends.items() for n, end in parts.items()}
         if progress is not None and at != self._at:
-            # Whatever the next batch writes, it does so after this one began.
+            # All that the next batch writes, it writes after this one began.
             began = datetime.fromisoformat(progress.timestamp)
             self._commit(at, since_ms=int(began.timestamp() * 1_000))
         elif at and self._clock.now_ms() - self._committed_ms >= OFFSETS_RECOMMIT_MS:
@@ -105,18 +104,18 @@ class Copier:
         self._at, self._since_ms, self._committed_ms = at, since_ms, self._clock.now_ms()
 
     def _find_positions(self) -> Collection[Place]:
-        """Find where to go on, and since when copies may be there without a commit; the partitions
-        that may have such copies."""
+        """Find where to go on, and since when there may be copies without a commit; returns the
+        partitions that may have such copies."""
         counts = self._topics.partitions(self._journals)
         places = [Place(topic, n) for topic, count in counts.items() for n in range(count)]
         now_ms = self._clock.now_ms()
         known, ends = self._progress.committed(places), self._progress.ends(places)
-        # An offset beyond the end is one of a topic that was deleted since.
+        # An offset beyond the end belongs to a topic that was deleted since.
         known = {place: at for place, at in known.items() if at.offset <= ends[place]}
         at = {place: found.offset for place, found in known.items()}
         if lost := [place for place in places if place not in at]:
             at |= self._behind_copies(lost, ends)
-        # From here on a crash finds a time to look from.
+        # Commit at once: after a crash the next start needs this time for its look-up.
         since_ms = min((int(found.note or now_ms) for found in known.values()), default=now_ms)
         self._commit(at, since_ms=since_ms)
         return known.keys()
@@ -124,7 +123,7 @@ class Copier:
     def _behind_copies(
         self, places: Collection[Place], ends: Mapping[Place, int]
     ) -> dict[Place, int]:
-        """Where to begin without a commit: behind the last record of which there is a copy."""
+        """Where to begin without a commit: after the last record that has a copy."""
         firsts, copies = self._progress.firsts(places), self._last_copies()
         last = {p: copies[p].offset for p in places if p in copies and copies[p].offset < ends[p]}
         kept = {place: offset for place, offset in last.items() if offset >= firsts[place]}
@@ -132,20 +131,21 @@ class Copier:
         at: dict[Place, int] = {}
         for place in places:
             told = {"inbox": place.topic, "partition": place.partition}
-            # A topic made anew may have grown past it: a record younger than its copy is another.
+            # A recreated topic may have reached this offset: if the record there is younger than
+            # the copy, it is another one.
             copied_ms = copies[place].timestamp_ms if place in last else 0
             if place in last and written_ms.get(place, 0) <= copied_ms + RECOVERY_CLOCK_SKEW_MS:
                 at[place] = max(firsts[place], last[place] + 1)
                 _log.warning(
-                    "nothing tells how far copying was but its copies", **told, at=at[place]
+                    "offsets are lost: copying goes on after the last copy", **told, at=at[place]
                 )
             else:
                 at[place] = firsts[place]
-                _log.info("nothing was copied yet: from the beginning", **told, at=at[place])
+                _log.info("copying begins with the first record", **told, at=at[place])
         return at
 
     def _last_copies(self) -> dict[Place, Found]:
-        """Per partition the last record of which a journal has a copy, and when that was made."""
+        """Per partition the last record that has a copy on a journal, and when that was made."""
         parts = self._copies_since(0).selectExpr("split(place, '/') AS parts", "timestamp")
         rows = (
             parts.filter("size(parts) = 3")
@@ -164,16 +164,16 @@ class Copier:
         }
 
     def _uncommitted(self, known: Collection[Place]) -> DataFrame:
-        """Places in these partitions that may have been copied to a journal without a commit."""
+        """Places in these partitions whose records may be copied already, without a commit."""
         found = self._copies_since(self._since_ms - RECOVERY_CLOCK_SKEW_MS)
-        # Read once: a plan in a stream would read the journals again in each batch.
+        # Collected now: as part of the stream's plan, it would read the journals in each batch.
         places = [row.place for row in found.select("place").distinct().collect()]
         sources = {f"{topic}/{number}" for topic, number in known}
         mine = [(place,) for place in places if place.rpartition("/")[0] in sources]
         return self._spark.createDataFrame(mine, "place string")
 
     def _copies_since(self, from_ms: int) -> DataFrame:
-        """Places that copies on the journals name, and when these were made."""
+        """Places of the copied records, from the copies on the journals, and the copies' times."""
         journals = set(self._journals.values())
         place = f"CAST({header(text(names.COPIED))} AS STRING)"
         return (
@@ -184,7 +184,7 @@ class Copier:
         )
 
     def _copies(self, records: DataFrame) -> DataFrame:
-        """Records for the journals: dialect `headers`, under the id the schedule has anyway."""
+        """Records for the journals: dialect `headers`, keyed by the schedule's own id."""
         for stage in stages(self._settings):
             records = records.selectExpr(*stage)
         place = "concat_ws('/', origin_topic, origin_partition, origin_position)"

@@ -1,4 +1,4 @@
-"""Spark jobs that write what stands in the journals to the store."""
+"""Spark jobs that write the journals' current schedules to the store."""
 
 import threading
 import time
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 from sendlater.spark.journal.standing import Ends, records, standing
 
 PLAN_BUFFER_BYTES = "262144"
-"""Buffer between the JVM and a Python worker that writes schedules."""
+"""Bytes of the buffer between the JVM and a Python worker that writes schedules."""
 PROGRESS_PAUSE_S = 0.25
-"""Pause between two looks at how far a job is."""
+"""Pause between two checks of a job's progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillTask:
-    """Writes decoded rows to the store, unless something newer is there; runs in tasks."""
+    """Writes decoded rows to the store, unless it has something newer; runs in tasks."""
 
     redis_url: str
     space: str
     shards: int
     owner: int
     seen: tuple[Mapping[str, int], ...] | None = None
-    """Positions that intake has read, per shard; what comes later it will read by itself."""
+    """Positions that intake has read, per shard; intake itself reads what comes later."""
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """One row with the count written per Arrow batch."""
+        """Per Arrow batch one row: how many schedules were written."""
         import pyarrow as pa
 
         pending = Pending(connect(self.redis_url), space=self.space, shards=self.shards)
@@ -53,7 +53,7 @@ class FillTask:
 
     def _write_batch(self, pending: Pending, batch: "pa.RecordBatch") -> int:
         columns = (batch.column(i).to_pylist() for i in range(batch.num_columns))
-        # Last comes the name of a change: what it says stands in the journal as any other record.
+        # The last column, a change's name, is not needed: here a change is a record like any other.
         ids, due, *fields, shards, _ = columns
         if not ids:
             return 0
@@ -98,7 +98,7 @@ class FillTask:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a look at the journals gave: schedules written, and those due later than that."""
+    """Result of reading the journals: how many schedules were written, and are due later."""
 
     written: int
     later: int
@@ -114,10 +114,10 @@ def plan(
     after_ms: int = -1,
     until_ms: int = DUE_MS_MAX,
 ) -> Planned:
-    """Write what stands in the journals and is due within (after_ms, until_ms].
+    """Write the journals' current schedules that are due within (after_ms, until_ms].
 
     Returns when everything is written. What cannot be scheduled counts as due at once.
-    With one task it takes one core, and leaves the others to what goes on meanwhile.
+    With one task it uses one core, and leaves the others to the running service.
     """
     if not any(end for partitions in ends.values() for end in partitions.values()):
         return Planned(0, 0)
@@ -137,7 +137,7 @@ def plan(
 
 
 class TaskProgress:
-    """Tells, a few times a second, what share of a Spark job's tasks is done."""
+    """Calls `tell`, a few times a second, with the share of a Spark job's tasks that is done."""
 
     def __init__(self, spark: SparkSession, *, tasks: int, tell: Callable[[float], None]) -> None:
         self._spark, self._tasks, self._tell = spark, tasks, tell

@@ -1,9 +1,9 @@
-"""The horizon: what is due soon is in Redis, the rest waits in its journal and is planned in.
+"""The horizon: what is due soon is in Redis; the rest waits in its journal until it is planned in.
 
-Two marks move together. Intake keeps what is due until `horizon` and passes over the rest; up to
-`planned` everything that stands in the journals is in the store. A step moves `horizon` on, looks
-up what lies between the two in the journals, and lets `planned` follow. Whatever intake reads while
-it looks is newer than what it finds.
+Two marks move together. Intake keeps what is due until `horizon` and skips the rest; everything in
+the journals that is due until `planned` is in the store. A step moves `horizon` on, reads from the
+journals what is due between the two, and then moves `planned`. What intake reads during a step is
+newer than what the step finds.
 """
 
 import threading
@@ -19,13 +19,13 @@ from sendlater.spark.journal.fill_tasks import FillTask, plan
 from sendlater.store.rebuild import JournalCopy
 
 TICK_S = 0.5
-"""Pause between two looks at whether it is time for the next step."""
+"""Pause between two checks whether it is time for the next step."""
 
 _log = structlog.get_logger()
 
 
 class Horizon:
-    """Moves the horizon on, half of it at a time."""
+    """Moves the horizon on, by half its length at a time."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Horizon:
         self._thread = threading.Thread(target=self._run, name="horizon", daemon=True)
 
     def start(self) -> None:
-        """Keep going until `stop`; what was missed is planned in before this returns, unless the
-        store has no room for it: then deliveries must make some first."""
+        """Keep going until `stop`. What was missed is planned in before this returns, unless the
+        store has no room: then deliveries must make room first."""
         planned_ms = self._copy.horizon()[1]
         if planned_ms is not None and planned_ms <= self._clock.now_ms():
             try:
@@ -55,7 +55,7 @@ class Horizon:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a step under way is abandoned, and taken again by the next owner."""
+        """End the thread; a step under way is abandoned, and the next owner repeats it."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -69,7 +69,7 @@ class Horizon:
                     _log.error("planning failed, will try again", cause=str(error)[:500])
 
     def step(self) -> bool:
-        """Move the horizon if it is time to; whether it was."""
+        """Move the horizon if it is time; whether it was."""
         now_ms = self._clock.now_ms()
         horizon_ms, planned_ms = self._copy.horizon()
         if horizon_ms is None or planned_ms is None:
@@ -78,7 +78,7 @@ class Horizon:
         if planned_ms == horizon_ms and planned_ms - now_ms > self._span_ms // 2:
             return False
         self._copy.set_horizon(until_ms, planned_ms=planned_ms)
-        # What intake has read; the rest it will read with the new horizon, shard by shard.
+        # What intake has read so far, per shard; it reads the rest with the new horizon.
         seen = self._copy.seen()
         all_ends = self._copy.seen_ends(seen)
         ends = {topic: all_ends[topic] for topic in self._settings.journals if topic in all_ends}

@@ -1,4 +1,4 @@
-"""A store that is empty, foreign or behind: filled before anything is delivered from it."""
+"""Fills a store that is empty, of other journals or incomplete, before anything is delivered."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 
 class Filling:
-    """What one owner does about its store between the fence and the first delivery."""
+    """What an owner does with its store between the fence and the first delivery."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Filling:
         return same and self._copy.stands_for(self.journals)
 
     def fill(self) -> Ends:
-        """Fill the store when it must be; the ends that intake must reach before lanes start.
+        """Fill the store if needed; returns the ends that intake must reach before delivery.
 
-        Raises BadSettings when the setting on_empty_store says that a person must decide.
+        Raises BadSettings if a person must decide, by the setting on_empty_store.
         """
         self._look_at_plain_inboxes()
         ends = self._topics.ends(self._settings.journals)
@@ -61,7 +61,7 @@ class Filling:
         return ends
 
     def rebuild(self, ends: Ends) -> Planned:
-        """Everything that was read from journals goes, and what stands in them comes."""
+        """Remove all that was read from journals, and write their current schedules."""
         total = sum(sum(partitions.values()) for partitions in ends.values())
         _log.warning("rebuilding the store from its journals", records=total)
         self._copy.forget()
@@ -91,7 +91,7 @@ class Filling:
         return planned
 
     def _look_at_plain_inboxes(self) -> None:
-        """A store that knows nothing of an inbox with records: first start, or everything lost."""
+        """What to do when the store is empty but an inbox is not: first start, or all was lost."""
         plain = [i.topic for i in self._settings.taken_in if not i.journal]
         known = {source.rpartition("/")[0] for source in self._pending.positions()}
         ends = self._topics.ends(topic for topic in plain if topic not in known)
@@ -119,9 +119,9 @@ class Filling:
 
 
 def reached(ends: Ends, *, seen: dict[str, int], progress: Any) -> bool:
-    """Whether intake has read up to `ends`: by its records, or by Spark's own account.
+    """Whether intake has read up to `ends`: by the store's positions, or by Spark's.
 
-    Spark's counts where a topic ends with what is no record, as transactions leave.
+    Spark's are needed if a topic ends without a record (transaction markers).
     """
     offsets = json.loads(progress.sources[0].endOffset or "{}") if progress else {}
     return all(

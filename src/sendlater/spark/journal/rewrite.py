@@ -1,10 +1,11 @@
-"""What a journal must be told so that it says the same as the store.
+"""What must be written to a journal so that it agrees with the store.
 
-A schedule written while the one before it was leaving is followed by that one's tombstone, and
-compaction would remove it: it is written again, behind the tombstone, as a copy that names its
-version. That version stays what it is, in the store too, so that a copy never overrules what
-somebody wrote meanwhile. A copy may be read when its schedule has left, and so may that of a change
-(a reschedule made in the store): it gets a tombstone of its own.
+A schedule written while an older version of its id was being delivered is followed by the older
+one's tombstone, and compaction would remove the schedule. So it is written again, after the
+tombstone, as a copy that names its version. The copy is no new version, in the store either: it
+never replaces what was written meanwhile. Intake may read a copy after its schedule has left; the
+same is true for the copy of a change (a reschedule made in the store). Such a copy gets its own
+tombstone.
 """
 
 from collections.abc import Iterable
@@ -23,11 +24,11 @@ from sendlater.store import Pending
 from sendlater.store.codec import FIELDS, unpack
 
 UNDATED = b"\xcf" + bytes(8)
-"""The due time that is not stored with a record."""
+"""Stands for the due time, which is not stored with a record."""
 PACKED = bytes([0x90 + FIELDS])
-"""How a packed record begins, and no topic's name."""
+"""First byte of a packed record; no topic name begins so."""
 FLUSH_S = 30.0
-"""Longest wait for the broker to take what is written again."""
+"""Longest wait for the broker's acknowledgements."""
 
 _log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ def write_again(settings: Settings, schedules: Iterable[Schedule], *, anew: bool
 
 def _write(settings: Settings, records: Iterable[Record]) -> None:
     refused: list[str] = []
-    # By default librdkafka sends less than a journal takes by default.
+    # librdkafka's default limit is smaller than a journal's.
     most = {"message.max.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
     producer = Producer({**most, **client_options(settings), "enable.idempotence": True})
     for record in records:
@@ -61,7 +62,7 @@ def _write(settings: Settings, records: Iterable[Record]) -> None:
 
 
 def bury_surplus(settings: Settings, pending: Pending) -> int:
-    """Write tombstones behind copies whose schedule has left; how many that were."""
+    """Write tombstones after copies whose schedule has left; returns how many."""
     count = 0
     for shard in pending.shards:
         key = shard.keys["surplus"]
@@ -70,7 +71,7 @@ def bury_surplus(settings: Settings, pending: Pending) -> int:
         gone = [i for i, now in standing.items() if now is None]
         if gone:
             _write(settings, [encode_tombstone(id=i, version=_version(i, found[i])) for i in gone])
-        # One that is on its way is looked at again; under one that is pending nothing is left over.
+        # A claimed schedule is checked again later; a pending one makes its copy no surplus.
         idle = [i for i, now in standing.items() if now and now.state is State.PENDING]
         if gone or idle:
             shard.client.hdel(key, *gone, *idle)
@@ -79,7 +80,7 @@ def bury_surplus(settings: Settings, pending: Pending) -> int:
 
 
 def _version(schedule_id: bytes, kept: bytes) -> str:
-    """The version a surplus copy is: told as such, or the place that the copy of a change has."""
+    """The version of a surplus copy: stored as text, or the origin of a change's stored copy."""
     if kept[:1] != PACKED:
         return kept.decode()
     origin = unpack(schedule_id, UNDATED + kept).origin
@@ -88,9 +89,9 @@ def _version(schedule_id: bytes, kept: bytes) -> str:
 
 
 def rescue_overtaken(settings: Settings, pending: Pending, *, clock: Clock | None = None) -> int:
-    """Write again what stands before the tombstone of an older version; how many that were.
+    """Write again the schedules that an older version's tombstone follows; returns how many.
 
-    What is due soon is left alone: it leaves, with a tombstone of its own, long before compaction.
+    Not what is due soon: it is delivered, with its own tombstone, long before compaction.
     """
     soon_ms = (clock or SystemClock()).now_ms() + REWRITE_AHEAD_MS
     count = 0
@@ -112,7 +113,7 @@ def rescue_overtaken(settings: Settings, pending: Pending, *, clock: Clock | Non
         if standing:
             write_again(settings, standing)
             _log.info("schedules written to their journal again", count=len(standing))
-        # Afterwards, so that a crash in between repeats it.
+        # Removed last, so that a crash in between repeats it.
         shard.client.srem(key, *ids)
         count += len(standing)
     return count

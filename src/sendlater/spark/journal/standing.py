@@ -1,8 +1,8 @@
-"""The journals as a table: what stands in them now, and the store filled with it.
+"""The journals as a table of their current schedules.
 
-Of an id the newest record decides: by offset within a partition, by timestamp between partitions.
-A tombstone of ours is about one version, and leaves a newer one standing. A copy that was written
-again counts as the version it is a copy of.
+The newest record of an id decides: by offset within a partition, by timestamp between partitions.
+Our own tombstone removes one version, and not a newer one. A copy that was written again counts as
+the version that it is a copy of.
 """
 
 import json
@@ -26,7 +26,7 @@ Ends = Mapping[str, Mapping[int, int]]
 
 
 def task_count(ends: Ends) -> int:
-    """Tasks that read journals up to `ends`, and as many again that write what stands."""
+    """Tasks that read journals up to `ends`; as many again write the result."""
     total = sum(sum(partitions.values()) for partitions in ends.values())
     return max(2, total // PLAN_RECORDS_PER_TASK)
 
@@ -47,11 +47,11 @@ def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) 
 
 
 def standing(read: DataFrame, *, tasks: int) -> DataFrame:
-    """The record that stands under each id, from all records and in the same columns.
+    """From all records, the current one of each id, in the same columns.
 
-    A copy comes with the offset of its version.
+    A copy has the offset of its version.
     """
-    # The version that a tombstone of ours is about; null for every other record.
+    # The version that our own tombstone removes; null for every other record.
     offset = f"try_cast(substring_index({DONE}, '/', -1) AS BIGINT)"
     done = f"CASE WHEN value IS NULL THEN {offset} END"
     last = "struct(timestamp, value, headers, version)"
@@ -61,7 +61,7 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
         .selectExpr("*", "headers.key AS names")
         .selectExpr("*", f"{done} AS done", f"coalesce({COPY_OF}, offset) AS version")
     )
-    # By id first: both groupings that follow then find their rows together. One task needs less.
+    # Partitioned by id once, for both groupings that follow. For one task, coalesce is cheaper.
     together = marked.coalesce(1) if tasks == 1 else marked.repartition(tasks, "key")
     return (
         together.groupBy("key", "topic", "partition")

@@ -1,1 +1,1 @@
-"""Loads through the real inbox and target topics, and a ledger that must balance."""
+"""Load tests through real inbox and target topics, and a ledger that counts every message."""

@@ -1,7 +1,7 @@
-"""All loads, on a Redis, a Kafka and a service of its own: `python -m sendlater.bench.all`.
+"""Runs all loads on its own Redis, Kafka and service: `python -m sendlater.bench.all`.
 
-Each load is the command that anybody can run; what it tells is put into a table. `--write` writes
-the tables into docs/measurements.md and README.md of the checkout in the working directory.
+Each load is a command that anyone can run; its result becomes a row of a table. `--write` writes
+the tables to docs/measurements.md and README.md of the checkout in the working directory.
 """
 
 import argparse
@@ -35,9 +35,9 @@ LOADS = {
 }
 """Rows of the first table, and the commands behind them."""
 DOORS = {"REST, 1,500 single POSTs a second": "bench rest --rate 1500 --seconds 30"}
-"""The same of the second: loads on REST."""
+"""The same for the second table: loads on REST."""
 PACKAGES = ("sendlater", "pyspark", "pyarrow", "confluent-kafka", "redis")
-"""Whose versions are told with the numbers."""
+"""Packages whose versions are reported."""
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 900.0
@@ -50,11 +50,11 @@ HEAD = (
 DOORS_HEAD = ("load", "answer ms p50", "p90", "p99", "p99.9", "max", "answered/s", "CPU s")
 README_HEAD = ("load", "p50", "p99", "p99.9", "max", "delivered/s")
 README_CELLS = (0, 1, 3, 4, 5, 6)
-"""Which cells of the long table the README shows."""
+"""Cells of the first table that the README shows."""
 
 
 def main() -> None:
-    """Run the loads asked for, tell the table, write it where asked to."""
+    """Run the requested loads, print the tables, and write them with `--write`."""
     asked = argparse.ArgumentParser(prog="sendlater.bench.all", description=__doc__)
     every = {**LOADS, **DOORS}
     asked.add_argument("--only", action="append", choices=list(every), help="one load; repeatable")
@@ -109,7 +109,7 @@ def table(head: tuple[str, ...], rows: Any) -> str:
 
 
 def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
-    """Replace the rows measured now; what was measured earlier stays."""
+    """Replace the rows measured now, and keep the others."""
     page = root / "docs" / "measurements.md"
     text = page.read_text()
     lines = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
@@ -125,7 +125,7 @@ def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
 
 
 def _between(text: str, mark: str, told: str) -> str:
-    """`text` with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    """`text` with the part between `<!-- mark -->` and `<!-- /mark -->` replaced."""
     pattern = rf"(<!-- {mark}[^>]*-->\n).*(<!-- /{mark} -->)"
     replaced, count = re.subn(pattern, lambda m: f"{m[1]}{told}\n{m[2]}", text, flags=re.DOTALL)
     assert count == 1, f"expected the marks of {mark!r} once, found them {count} times"
@@ -133,14 +133,14 @@ def _between(text: str, mark: str, told: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A fraction where it says something."""
+    """A number as text, with a fraction below 100."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:g}"
 
 
 def _alone(scratch: Path) -> dict[str, str]:
-    """An environment without settings but a data directory of its own."""
+    """An environment without settings, except its own data directory."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SENDLATER_")}
     kept = {
         n: os.environ[n]
@@ -152,7 +152,7 @@ def _alone(scratch: Path) -> dict[str, str]:
 
 @contextmanager
 def _installation(scratch: Path, *, doors: bool) -> Iterator[dict[str, str]]:
-    """Redis, Kafka and a service, with or without REST; the environment that leads to them."""
+    """Run Redis, Kafka and a service, with or without REST; gives the environment for clients."""
     with RedisServer(scratch) as redis, KafkaServer(scratch, port=0) as kafka:
         environment = _alone(scratch) | {
             "SENDLATER_DATA_DIR": str(scratch / "service"),
@@ -180,7 +180,7 @@ def _installation(scratch: Path, *, doors: bool) -> Iterator[dict[str, str]]:
 
 
 def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """One load's result object. Raises Unavailable when the command cannot tell one."""
+    """The result object of one load. Raises Unavailable if the command prints none."""
     sys.stderr.write(f"sendlater {command}\n")
     done = subprocess.run(
         [*COMMAND, *command.split(), "--json"],
@@ -190,13 +190,13 @@ def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, An
         check=False,
     )
     if not done.stdout.strip():
-        raise Unavailable(f"sendlater {command} ended with {done.returncode} and told nothing")
+        raise Unavailable(f"sendlater {command} ended with {done.returncode} and no result")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def _machine() -> str:
-    """Where it is measured, in a line."""
+    """The machine and the versions, in one line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists() and (named := re.search(r"model name\s*: (.+)", cpuinfo.read_text())):

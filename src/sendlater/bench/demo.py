@@ -1,4 +1,4 @@
-"""The demo: a whole installation in one process, some messages, and how late they arrive."""
+"""The demo: a complete installation in one process, some messages, and how late they arrive."""
 
 import math
 import threading
@@ -17,18 +17,18 @@ from sendlater.local.installation import Installation
 from sendlater.service.service import Service
 
 DELAY_MS = 5_000
-"""How far ahead the demo schedules."""
+"""Delay of the demo's messages."""
 SHOWN_COUNT = 10
-"""Latest arrivals shown."""
+"""Number of latest arrivals shown."""
 REFRESH_S = 0.25
 WARM_UP_S = 2
-"""Each round of the warm-up sends for so long; nothing of it counts."""
+"""Length of a warm-up round; its messages do not count."""
 WARM_DELAY_MS = 3_000
-"""How far ahead the warm-up schedules."""
+"""Delay of the warm-up's messages."""
 WARM_LATE_MS = 100.0
-"""A round whose p99 is no later shows that Spark's code is compiled: the warm-up ends."""
+"""The warm-up ends after a round with a p99 of at most this: Spark's code is compiled."""
 WARM_UP_ROUNDS_MAX = 10
-"""A machine that is not warm by then is measured as it is."""
+"""Most warm-up rounds, even if the last one was slow."""
 
 
 def run(
@@ -40,7 +40,8 @@ def run(
     stop: threading.Event,
     console: Console,
 ) -> dict[str, Any]:
-    """Start everything, send `count` messages (None: until stopped), show and account."""
+    """Start everything, send `count` messages (None: until stopped), show them, and return the
+    result."""
     console.print("starting Redis and Spark ...")
     installation = Installation.prepare(settings)
     service: Service | None = None

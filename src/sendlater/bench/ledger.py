@@ -1,4 +1,4 @@
-"""What was scheduled against what arrived: lost, early, doubled, and how late."""
+"""Compares what was scheduled with what arrived: lost, early, duplicated, and how late."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether each schedule has arrived. Counts them only when that can be: it is asked often,
-        beside the load."""
+        """Whether every schedule has arrived. It is called often during a load, so it only counts
+        distinct numbers once there are enough arrivals."""
         due = len(self.due_ms)
         return len(self.numbers) >= due and len(set(self.numbers)) == due
 
     def account(self, *, warm_from_ms: int = 0) -> dict[str, Any]:
-        """The balance. Lateness counts schedules due at `warm_from_ms` or later, first copies."""
+        """The result. Lateness counts first arrivals of schedules due from `warm_from_ms` on."""
         due = np.array(self.due_ms, dtype=np.int64)
         numbers = np.array(self.numbers, dtype=np.int64)
         late = np.array(self.append_ms, dtype=np.int64) - due[numbers]
@@ -49,7 +49,7 @@ class Ledger:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    """The usual ones, each a value that really occurred; None when there are no values."""
+    """The usual percentiles, each an actual value; None if there are no values."""
     if not values:
         return dict.fromkeys(PERCENTILES)
     found = np.percentile(values, list(PERCENTILES.values()), method="higher")

@@ -1,8 +1,9 @@
-"""A load on REST: single POSTs at a steady rate, each answer timed from when its request was meant.
+"""A load on REST: single POSTs at a steady rate, each timed from when its request was planned.
 
-Requests are sent when their time comes, not when an earlier answer has come (an open loop), so a
-server that stalls is charged for everything it delays. The client shares the machine with the
-server, so it does next to nothing: bytes made once, kept connections, answers read by their head.
+Requests are sent at their planned times and do not wait for earlier answers (an open loop), so a
+server that stalls is measured with all the delay it causes. The client shares the machine with the
+server, so it does little: requests are built once, connections are kept open, and only the head of
+an answer is read.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ from sendlater.bench.load import PAYLOAD_BYTES
 from sendlater.errors import BadSettings, Unavailable
 
 TOPIC = "bench-rest"
-"""Target of what is posted; it is taken back before it is due."""
+"""Target of the schedules, which are cancelled before they are due."""
 DAY_MS = 86_400_000
 CANCEL_COUNT = 50_000
-"""Schedules taken back by one request: half of what a bulk change may touch."""
+"""Schedules cancelled by one request: half the limit of a bulk change."""
 PACE_S = 0.001
-"""How often requests whose time has come are sent."""
+"""How often the requests that are due are sent."""
 ANSWER_S = 30.0
 """Longest wait for an answer, and for a connection."""
 HEAD_END = b"\r\n\r\n"
@@ -40,7 +41,7 @@ LENGTH = b"content-length:"
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the requests: milliseconds of those measured, and refusals by status."""
+    """Results of the requests: milliseconds of those measured, and refusals by status."""
 
     sent: int = 0
     answered: int = 0
@@ -50,7 +51,7 @@ class Tally:
 
 
 class Line(asyncio.Protocol):
-    """One kept connection with at most one request under way."""
+    """One open connection with at most one running request."""
 
     def __init__(self, load: "Load") -> None:
         self._load = load
@@ -64,14 +65,14 @@ class Line(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, request: bytes, meant_s: float) -> None:
-        """Send; `meant_s` is when that should have been."""
+        """Send a request; `meant_s` is its planned time."""
         assert self._transport is not None, "connected first"
         assert not self.busy, "one at a time"
         self.busy, self._meant_s = True, meant_s
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol. An answer is complete when as much has come as its head says."""
+        """See asyncio.Protocol. An answer is complete at the length given in its head."""
         self._buffer += data
         end = self._buffer.find(HEAD_END)
         if end < 0:
@@ -89,7 +90,7 @@ class Line(asyncio.Protocol):
         self._load.lost(error)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -98,7 +99,7 @@ class Load:
     """`rate` requests a second over `connections` connections."""
 
     def __init__(self, url: str, *, token: str | None, rate: float, connections: int) -> None:
-        """Raises BadSettings for what is no http:// or https:// address."""
+        """Raises BadSettings if `url` is not an http:// or https:// address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSettings(f"expected an http:// or https:// address, got {url!r}")
@@ -124,10 +125,11 @@ class Load:
         self._open = True
 
     async def run(self, *, seconds: float, warm_up_s: float) -> float:
-        """Post for so long; seconds from the first measured request to the last answer.
+        """Post for this time; returns the seconds from the first measured request to the last
+        answer.
 
-        What is not answered ANSWER_S after the end is given up. Raises Unavailable when the
-        server hangs up.
+        Requests not answered ANSWER_S after the end are given up. Raises Unavailable if the server
+        closes a connection.
         """
         lines = await self._connect()
         self._idle.extend(lines)
@@ -187,12 +189,12 @@ class Load:
         self._send()
 
     def lost(self, error: Exception | None) -> None:
-        """A connection has gone."""
+        """Note that a connection was closed."""
         if self._open and not self._broken:
-            self._broken = error or ConnectionError("the server has hung up")
+            self._broken = error or ConnectionError("the server has closed a connection")
 
     def take_back(self) -> int:
-        """Cancel what was posted; how many. Raises Unavailable where that is refused."""
+        """Cancel the schedules; returns their number. Raises Unavailable if that is refused."""
         kind = HTTPSConnection if self._secure else HTTPConnection
         connection = kind(self._host, self._port, timeout=10 * ANSWER_S)
         count = 0
@@ -207,10 +209,10 @@ class Load:
                 answer = connection.getresponse()
                 told = json.loads(answer.read())
             except (OSError, HTTPException, ValueError) as error:
-                raise Unavailable(f"what was posted stays, due in a day: {error}") from error
+                raise Unavailable(f"schedules not cancelled, due in a day: {error}") from error
             if answer.status != 200:
                 detail = told.get("detail", told)
-                raise Unavailable(f"what was posted stays, due in a day: {detail}")
+                raise Unavailable(f"schedules not cancelled, due in a day: {detail}")
             count += told["changed"]
         return count
 
@@ -224,7 +226,7 @@ def rest(
     warm_up_s: float,
     connections: int,
 ) -> dict[str, Any]:
-    """Post, take back, and account. Raises BadSettings, Unavailable."""
+    """Post, cancel, and return the result. Raises BadSettings, Unavailable."""
     load = Load(url, token=token, rate=rate, connections=connections)
     before = psutil.cpu_times()
     span_s = _runner(load.run(seconds=seconds, warm_up_s=warm_up_s))
@@ -250,12 +252,12 @@ def rest(
     }
     try:
         return {**result, "taken_back": load.take_back()}
-    except Unavailable as error:  # the numbers are worth telling all the same
+    except Unavailable as error:  # the result is still valid
         return {**result, "taken_back": 0, "left": str(error)}
 
 
 def _runner(work: Any) -> Any:
-    """On uvloop, which leaves more of the machine to the server."""
+    """Run on uvloop, which leaves more of the machine to the server."""
     import uvloop
 
     return uvloop.run(work)

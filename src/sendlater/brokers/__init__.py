@@ -1,1 +1,1 @@
-"""Brokers behind one small face: Kafka, and topics on Redis."""
+"""Brokers with one small interface: Kafka, and topics on Redis."""

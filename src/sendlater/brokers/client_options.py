@@ -14,10 +14,10 @@ def client_options(settings: Settings) -> dict[str, str]:
 
 
 def isolation(client_options: Mapping[str, str]) -> "IsolationLevel":
-    """What clients with these options count as the end of a topic.
+    """The isolation level that decides which position is the end of a topic.
 
-    Unless they say otherwise, where the first transaction begins that is open still: nobody is
-    given more, so nobody must wait for more.
+    By default the end is before the first open transaction: consumers cannot read further, so
+    nothing may wait for more.
     """
     from confluent_kafka import IsolationLevel
 

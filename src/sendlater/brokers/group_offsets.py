@@ -1,7 +1,7 @@
-"""How far each topic has been read: a consumer group's committed offsets, and what follows them.
+"""How far each topic has been read: a consumer group's committed offsets, and the records after.
 
-Every number comes from the broker in one request for all partitions. Nothing here is kept anywhere
-else, so a service that lost its disk goes on where it was.
+All numbers come from the broker, in one request for all partitions. Nothing is stored elsewhere, so
+a service that lost its disk continues where it was.
 """
 
 import time
@@ -22,9 +22,9 @@ from sendlater.errors import BrokerUnavailable
 
 T = TypeVar("T")
 REQUEST_S = 30.0
-"""Longest wait for one answer: the first about groups has a new cluster create their topic."""
+"""Longest wait for one answer: in a new cluster, the first request about groups creates a topic."""
 SETTLE_S = 10.0
-"""Longest a partition just created may be without a leader."""
+"""Longest that a new partition may be without a leader."""
 RETRY_PAUSE_S = 0.05
 UNSETTLED = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -34,7 +34,7 @@ UNSETTLED = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 )
-"""Errors that pass by themselves, as after a topic or a group has been created."""
+"""Temporary errors, for example after a topic or a group has been created."""
 
 
 class Place(NamedTuple):
@@ -52,27 +52,27 @@ class Found(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How far a partition has been read, and what was noted with it."""
+    """How far a partition has been read, and the metadata committed with that offset."""
 
     offset: int
     note: str
 
 
 class Progress:
-    """Reads and writes the offsets of one consumer group. Raises BrokerUnavailable throughout."""
+    """Reads and writes the offsets of a consumer group. All methods raise BrokerUnavailable."""
 
     def __init__(self, client_options: Mapping[str, str], *, group: str) -> None:
         self.group = group
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
         self._options = quiet | dict(client_options)
-        # Asks for offsets, and never joins: the admin client's question for them crashes librdkafka
-        # while a group's coordinator loads or moves.
+        # Reads committed offsets and never joins the group. The admin client's request for them
+        # crashes librdkafka while a group's coordinator loads or moves.
         self._consumer = Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
         self._admin = AdminClient(self._options)
         self._isolation = isolation(client_options)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
-        """Of those that were ever committed, and have not expired."""
+        """Committed offsets of these partitions; those never committed or expired are left out."""
         asked = [TopicPartition(*place) for place in places]
 
         def ask() -> dict[Place, Committed]:
@@ -89,7 +89,7 @@ class Progress:
         return settled(ask)
 
     def commit(self, ends: Mapping[Place, Committed]) -> None:
-        """Everything before these offsets is done."""
+        """Commit these offsets: everything before them is done."""
         if not ends:
             return
         asked = ConsumerGroupTopicPartitions(
@@ -106,20 +106,20 @@ class Progress:
         settled(ask)
 
     def firsts(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset of the first record still there, or of the next when there is none."""
+        """Offset of the first record kept, or of the next record if there is none."""
         return {p: f.offset for p, f in self._list(dict.fromkeys(places, _EARLIEST)).items()}
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset after the last record to be read: of an open transaction nothing is."""
+        """Offset after the last readable record; those of an open transaction are not readable."""
         return {p: f.offset for p, f in self._list(dict.fromkeys(places, _LATEST)).items()}
 
     def since(self, instants_ms: Mapping[Place, int]) -> dict[Place, Found | None]:
-        """Per partition the first record at or after an instant; None when all are older."""
+        """Per partition the first record at or after an instant; None if all are older."""
         wanted = {p: OffsetSpec.for_timestamp(max(0, at)) for p, at in instants_ms.items()}
         return {p: f if f.offset >= 0 else None for p, f in self._list(wanted).items()}
 
     def timestamps(self, offsets: Mapping[Place, int]) -> dict[Place, int]:
-        """When the records at these offsets were written; what has gone meanwhile is left out."""
+        """Timestamps of the records at these offsets; deleted records are left out."""
         if not offsets:
             return {}
         consumer = Consumer({**self._options, "group.id": self.group, "enable.auto.commit": False})
@@ -160,7 +160,7 @@ class Progress:
         return settled(ask)
 
     def drop(self, before: Mapping[Place, int]) -> None:
-        """Let the broker delete what lies before these offsets."""
+        """Have the broker delete the records before these offsets."""
         asked = [TopicPartition(*place, offset) for place, offset in before.items()]
         if asked:
             try:
@@ -175,7 +175,7 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def settled(ask: Callable[[], T]) -> T:
-    """The answer, once what was just created has settled. Raises BrokerUnavailable."""
+    """The answer of `ask`, repeated while errors are temporary. Raises BrokerUnavailable."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         try:

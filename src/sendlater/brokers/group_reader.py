@@ -1,6 +1,6 @@
-"""Where handlers read: one topic through a consumer group, on Kafka or on Redis.
+"""Reads one topic for handlers, in a consumer group, on Kafka or on Redis.
 
-A reader is used by one thread at a time, except `done`, which anybody may call.
+Only one thread at a time may use a reader; `done` may be called from any thread.
 """
 
 from collections import deque
@@ -16,27 +16,27 @@ from sendlater.topics import Consumer as TopicConsumer
 from sendlater.topics import TopicRecord, Topics
 
 AHEAD_COUNT_MAX = 2_000
-"""How far reading may run ahead of the oldest event of a partition that is not done: what a crash
-repeats, at most."""
+"""How far reading may be ahead of a partition's oldest event that is not done: at most this many
+are repeated after a crash."""
 IDLE_MARGIN_S = 15.0
 """Added to a handler's timeout before another process may take over its event on Redis."""
 UNREAD_COUNT_MAX = 1_000
-"""Most records that are counted in a partition on Redis, which has to look at each."""
+"""Most records counted per partition on Redis, which has to read each."""
 METADATA_S = 2.0
-"""How soon a topic that appears is noticed."""
+"""How soon a new topic is noticed."""
 
 
 class GroupReader(Protocol):
-    """Gives records and remembers which are done."""
+    """Reads records and remembers which are done."""
 
     def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
-        """Up to `count_max` (may be 0) new ones; what was done before is committed first."""
+        """Up to `count_max` (may be 0) new records; first commits those done."""
 
     def unread(self) -> int:
-        """How many wait on the topic beyond those given out, as far as is known."""
+        """Number of records on the topic not returned yet, as far as is known."""
 
     def done(self, record: Arrived) -> None:
-        """This one need not come again."""
+        """Mark a record as done; it need not come again."""
 
     def close(self) -> None:
         """Commit and leave the group."""
@@ -51,7 +51,7 @@ class KafkaGroupReader:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 50,
                 "topic.metadata.refresh.interval.ms": int(METADATA_S * 1_000),
-                # A worker that was killed is missed after this; the default is 45 s.
+                # A killed worker is noticed after this; the default is 45 s.
                 "session.timeout.ms": 10_000,
                 "partition.assignment.strategy": "cooperative-sticky",
                 **options,
@@ -62,21 +62,21 @@ class KafkaGroupReader:
         self._topic = topic
         self._done: deque[tuple[int, int]] = deque()
         self._next: dict[int, int] = {}
-        """Per partition the offset after the last record given out."""
+        """Per partition the offset after the last record returned."""
         self._open: dict[int, dict[int, bool]] = {}
-        """Per partition the records given out and not committed, in order; True when done."""
+        """Per partition the records returned and not committed, in order; True once done."""
         self._paused = False
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._revoked)
 
     def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
-        """See GroupReader. It also keeps us in the group: call it even without room."""
+        """See GroupReader. It also keeps us in the group: call it regularly, if need be with 0."""
         self._commit()
         ahead = max((len(some) for some in self._open.values()), default=0)
         if ahead >= AHEAD_COUNT_MAX:
             count_max = 0
         self._pause(count_max == 0)
         found = []
-        # `consume` would wait for all it is asked for: wait for one, then take what is there.
+        # `consume` waits for the full number: wait for one record, then take what is there.
         first = self._consumer.poll(timeout_s)
         rest = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         for message in [first, *rest] if first else []:
@@ -91,7 +91,7 @@ class KafkaGroupReader:
         return found
 
     def unread(self) -> int:
-        """See GroupReader. Of the partitions that are ours, by what the last reads told."""
+        """See GroupReader. Counts this member's partitions only, as of the last reads."""
         count = 0
         for place in self._consumer.position(self._consumer.assignment()):
             _, end = self._consumer.get_watermark_offsets(place, cached=True)
@@ -138,21 +138,22 @@ class KafkaGroupReader:
             try:
                 self._consumer.commit(offsets=ends, asynchronous=not wait)  # type: ignore[call-overload]
             except KafkaException:
-                # Not fatal: these come again, to us or to whoever has the partition now.
+                # Not fatal: these records come again, to us or to the partition's new owner.
                 return
 
     def _revoked(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
-        """What is under way there is somebody else's now; committing it would skip theirs."""
+        """Commit what is done and forget the rest: these partitions have a new owner, and later
+        commits would skip its records."""
         self._commit(wait=True)
         for place in partitions:
             self._open.pop(place.partition, None)
 
 
 class RedisGroupReader:
-    """Acknowledges each record by itself."""
+    """Acknowledges each record separately."""
 
     def __init__(self, topics: Topics, *, topic: str, group: str, timeout_s: float) -> None:
-        # An event may wait here for the one before it, as long as that may take.
+        # An event may first wait here until the event before it is handled.
         idle_ms = int((2 * timeout_s + IDLE_MARGIN_S) * 1_000)
         self._consumer = TopicConsumer(topics, group, subscribe=[topic], idle_ms=idle_ms)
         self._done: deque[TopicRecord] = deque()
@@ -164,7 +165,7 @@ class RedisGroupReader:
         if not count_max:
             return []
         records = self._consumer.poll(count_max, timeout_ms=int(timeout_s * 1_000))
-        # One of ours, taken over by ourselves after a long wait, is still being handled here.
+        # After a long wait we can take over our own record, which is still being handled here.
         fresh = [r for r in records if (r.partition, r.position) not in self._given]
         self._given |= {(r.partition, r.position): r for r in fresh}
         return [
@@ -173,7 +174,7 @@ class RedisGroupReader:
         ]
 
     def unread(self) -> int:
-        """See GroupReader. Of the whole group."""
+        """See GroupReader. Counts for the whole group."""
         return self._consumer.unread(count_max=UNREAD_COUNT_MAX)
 
     def done(self, record: Arrived) -> None:
@@ -181,7 +182,7 @@ class RedisGroupReader:
         self._done.append(self._given[record.partition, record.position])
 
     def close(self) -> None:
-        """See GroupReader. What was not begun need not wait for its time-out."""
+        """See GroupReader. Others get the records that are not done at once, without a timeout."""
         self._ack()
         self._consumer.give_back(self._given.values())
         self._consumer.close()

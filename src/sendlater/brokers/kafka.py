@@ -1,4 +1,4 @@
-"""Kafka behind the face of `Broker`."""
+"""Kafka with the interface of `Broker`."""
 
 import threading
 import time
@@ -27,13 +27,13 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.model import Headers, Record
 
 QUEUE_RECORDS_MAX = 200_000
-"""Records a producer holds before `send` waits; bounds its memory."""
+"""Records a producer holds before `send` waits; limits its memory."""
 QUEUE_KIB_MAX = 256 * 1024
 """The same in KiB of payload."""
 FULL_PAUSE_S = 0.01
 """Pause before a record is offered again to a full queue."""
 LEADER_S = 15.0
-"""How long a partition may be without a leader, or change it, before a question fails."""
+"""How long a partition may have no leader, or change it, before a request fails."""
 LEADER_PAUSE_S = 0.2
 NO_LEADER = (
     KafkaError._NOENT,
@@ -43,7 +43,7 @@ NO_LEADER = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
-"""What Kafka answers meanwhile; `_NOENT` is librdkafka's word for no leader at all."""
+"""Kafka's errors meanwhile; `_NOENT` is librdkafka's error for no leader."""
 
 
 class KafkaBroker:
@@ -55,13 +55,13 @@ class KafkaBroker:
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
         self._told = Producer(self._producer_options())
-        # Telling of every record costs more than sending it: this one tells of failures alone.
+        # A callback per record costs more than sending it: this producer only reports failures.
         self._silent = Producer(
             self._producer_options()
             | {"delivery.report.only.error": True, "on_delivery": self._failed}
         )
         self._closed = threading.Event()
-        # Acknowledgements are told by poll: somebody must always be at it, so one thread is.
+        # Callbacks run in `poll`, so one thread calls it all the time.
         self._poller = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
         self._poller.start()
 
@@ -89,7 +89,7 @@ class KafkaBroker:
         return len(self._told) < QUEUE_RECORDS_MAX // 2
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
-        """See Broker. Waits while QUEUE_RECORDS_MAX records are under way."""
+        """See Broker. Waits while the producer's queue is full."""
         producer = self._silent
         more: dict[str, Any] = {}
         if on_done is not None:
@@ -111,7 +111,7 @@ class KafkaBroker:
                 now_s = time.monotonic()
                 deadline = deadline or now_s + ACK_TIMEOUT_S
                 if now_s > deadline:
-                    raise BrokerUnavailable(f"Kafka takes nothing: {error}") from error
+                    raise BrokerUnavailable(f"Kafka accepts no records: {error}") from error
                 self._silent.poll(FULL_PAUSE_S)
             except KafkaException as error:
                 raise BrokerUnavailable(f"Kafka refused a record: {error}") from error
@@ -160,7 +160,7 @@ class KafkaBroker:
         )
 
     def ends(self, topic: str) -> dict[int, int]:
-        """See Broker. Asks again while a partition changes its leader, up to LEADER_S."""
+        """See Broker. Retries while a partition changes its leader, up to LEADER_S."""
         deadline = time.monotonic() + LEADER_S
         while True:
             try:
@@ -224,7 +224,7 @@ def _teller(on_done: Acknowledged) -> Callable[[KafkaError | None, Any], None]:
 
 
 def arrived(message: Any) -> Arrived:
-    """What confluent-kafka calls a Message."""
+    """The Arrived of confluent-kafka's Message."""
     return Arrived(
         message.topic(),
         message.partition(),
@@ -237,8 +237,8 @@ def arrived(message: Any) -> Arrived:
 
 
 def headers_of(message: Any) -> Headers:
-    """The headers of what confluent-kafka calls a Message; none where a name is no UTF-8, which
-    that client cannot tell: one such record must not end who reads the topic."""
+    """The headers of confluent-kafka's Message. Empty if a name is not UTF-8, which that client
+    cannot decode: one such record must not stop the reader."""
     try:
         return message.headers() or []
     except (SystemError, UnicodeDecodeError):

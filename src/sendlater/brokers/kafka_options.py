@@ -1,4 +1,4 @@
-"""Kafka client settings: one way to write them for two client families.
+"""Translates Kafka client settings from librdkafka's names to those of Kafka's Java client.
 
 Names on the left are librdkafka's (its CONFIGURATION.md), on the right those of Kafka's Java client
 (its documentation, "consumer configs" and "producer configs").
@@ -34,7 +34,7 @@ _READ = {
     "ssl.certificate.location": "ssl.keystore.certificate.chain",
     "ssl.key.location": "ssl.keystore.key",
 }
-"""Two files there, while Java's client wants one, or the text of both."""
+"""Files in librdkafka. Java's client needs both in one file, or the text of each, as here."""
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -44,10 +44,11 @@ _TRANSLATED = {*_SAME, *_RENAMED, *_READ, "sasl.username", "sasl.password"}
 
 
 def java_options(settings: Settings) -> dict[str, str]:
-    """For Kafka's Java client: librdkafka's security settings translated, `kafka_java` on top.
+    """Settings of Kafka's Java client: librdkafka's security settings translated, overridden by
+    `kafka_java`.
 
-    Raises BadSettings for a security setting that has no translation, unless `kafka_java` has
-    settings of its family: half of a client must not go on less safely than the other.
+    Raises BadSettings for a security setting without a translation, unless `kafka_java` has
+    settings of its family (`ssl.`, `sasl.`): Spark's client must not be less secure than ours.
     """
     given, own = settings.kafka, settings.kafka_java
     java = {name: given[name] for name in _SAME if name in given}
@@ -79,7 +80,7 @@ def spark_options(settings: Settings) -> dict[str, str]:
 
 
 def reader_options(settings: Settings) -> dict[str, str]:
-    """The same for a source: what a transaction wrote counts once that is committed."""
+    """The same for a source, which reads records of a transaction once it is committed."""
     return {"kafka.isolation.level": "read_committed", **spark_options(settings)}
 
 
@@ -108,6 +109,6 @@ def _require_translated(given: Mapping[str, str], own: Mapping[str, str]) -> Non
         family = name.partition(".")[0] + "."
         if family in ("ssl.", "sasl.") and not any(other.startswith(family) for other in own):
             raise BadSettings(
-                f"kafka: {name} has no translation for Spark's Kafka client; say in kafka_java "
-                "what it should be there"
+                f"kafka: {name} has no translation for Spark's Kafka client; set the equivalent "
+                "in kafka_java"
             )

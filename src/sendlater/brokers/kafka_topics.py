@@ -1,4 +1,4 @@
-"""Kafka topics as the service sees them: its own, and the targets it has never heard of."""
+"""Creates and looks up Kafka topics: the service's own, and targets."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ from sendlater.model import Reason, Target
 REQUEST_S = 10.0
 """Longest wait for one answer of a broker."""
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-"""Topics of the broker's own: listed as any other, but no producer may write to them."""
+"""The broker's internal topics: listed like others, but no producer may write to them."""
 TIMESTAMP_BOUNDS = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
@@ -46,23 +46,23 @@ _log = structlog.get_logger()
 
 
 class TopicFacts(NamedTuple):
-    """What may change about a topic: its id in Kafka, when it is made anew, and its partitions."""
+    """A topic's Kafka id, which changes if it is created again, and its number of partitions."""
 
     id: str
     partitions: int
 
 
 class KafkaTopics:
-    """Creates and looks up topics. Keeps its admin client alive: its futures need it."""
+    """Creates and looks up topics. It keeps the admin client alive, which its futures need."""
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
         self._admin = AdminClient(dict(client_options))
-        # A producer asks for a topic as the delivering one will: the broker may create it.
+        # Looks up a topic as the delivering producer does, so the broker may create it.
         self._producer = Producer(dict(client_options))
         self._isolation = isolation(client_options)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Partition counts of those that exist. Raises BrokerUnavailable."""
+        """Partition counts of the topics that exist. Raises BrokerUnavailable."""
         try:
             known = self._admin.list_topics(timeout=REQUEST_S).topics
         except KafkaException as error:
@@ -79,10 +79,10 @@ class KafkaTopics:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
     def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
-        """Per topic and partition the offset after the last record to be read.
+        """Per topic and partition the offset after the last readable record.
 
-        `open_too`: also behind transactions that are open, where nobody reads yet, whatever else
-        was acknowledged there. Raises BrokerUnavailable.
+        `open_too`: after the last record of all, including records of and after open transactions,
+        which are not readable yet. Raises BrokerUnavailable.
         """
         isolation = IsolationLevel.READ_UNCOMMITTED if open_too else self._isolation
         asked = {
@@ -102,11 +102,11 @@ class KafkaTopics:
             for place, future in futures.items():
                 ends.setdefault(place.topic, {})[place.partition] = future.result().offset
         except KafkaException as error:
-            raise BrokerUnavailable(f"Kafka does not tell offsets: {error}") from error
+            raise BrokerUnavailable(f"Kafka does not return offsets: {error}") from error
         return ends
 
     def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """What is known of topics, in one request. Raises BrokerUnavailable if one is not there."""
+        """Facts about topics, in one request. Raises BrokerUnavailable if one does not exist."""
         found = self._admin.describe_topics(TopicCollection(sorted(topics)))
         facts: dict[str, TopicFacts] = {}
         for topic, future in found.items():
@@ -118,17 +118,17 @@ class KafkaTopics:
         return facts
 
     def identity(self, topics: Iterable[str]) -> str:
-        """Names and ids of topics: one that was deleted and made again has another id."""
+        """Names and ids of topics: a topic deleted and created again has another id."""
         return ",".join(
             f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
         )
 
     def may_read(self, topic: str) -> bool:
-        """False where the broker says that it does not let us read, or has no such topic."""
+        """False if the broker says that we may not read, or there is no such topic."""
         return self._may(AclOperation.READ, topic, untold=False)
 
     def config(self, topic: str) -> dict[str, str]:
-        """The settings of a topic by name; empty where the broker hides them."""
+        """The settings of a topic by name; empty if the broker hides them."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             found = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
@@ -137,7 +137,8 @@ class KafkaTopics:
         return {name: str(entry.value) for name, entry in found.items()}
 
     def require_compacted(self, topic: str) -> None:
-        """Raises BadSettings, with how to mend it, for a journal whose records may go missing."""
+        """Raises BadSettings for a journal that is not compacted, which could lose records; the
+        message says how to fix it."""
         policy = self.config(topic).get("cleanup.policy", "compact")
         if "compact" not in policy or "delete" in policy:
             raise BadSettings(
@@ -146,9 +147,9 @@ class KafkaTopics:
             )
 
     def bound_timestamps(self, topic: str, *, alter: bool) -> None:
-        """Have the broker refuse records with a timestamp that Spark cannot hold (microseconds).
+        """Have the broker refuse records with a timestamp outside Spark's range (microseconds).
 
-        One of them would stop who reads the topic, for good. Unless we may `alter` its settings the
+        A single one would stop intake permanently. If we may not `alter` the topic's settings, the
         log says what to set by hand.
         """
         config = self.config(topic)
@@ -176,17 +177,17 @@ class KafkaTopics:
         _log.warning(told, topic=topic, mend=how, cause=cause)
 
     def look_up(self, topic: str) -> Target | Reason | None:
-        """What the topic takes; why it takes nothing; None: ask again soon.
+        """Facts about a target topic, or why it cannot be a target; None: ask again soon.
 
-        A topic that is not there is asked for the way a producer does, so that a broker with
-        auto.create.topics.enable creates it and one without does not. Raises BrokerUnavailable.
+        The look-up is that of a producer, so a broker with auto.create.topics.enable creates a
+        missing topic. Raises BrokerUnavailable.
         """
         if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
             return Reason.BAD_TARGET
         try:
             found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
         except KafkaException as error:
-            raise BrokerUnavailable(f"Kafka does not tell of {topic!r}: {error}") from error
+            raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
         if found.error is not None:
             if found.error.code() in CREATING:
                 return None
@@ -195,7 +196,7 @@ class KafkaTopics:
             return Reason.UNKNOWN_TOPIC
         if not self._may_write(topic):
             return Reason.NOT_AUTHORISED
-        # A setting that the broker hides from us refuses nothing.
+        # If the broker hides a setting, assume no limit.
         config = self.config(topic)
         return Target(
             record_bytes_max=int(config.get("max.message.bytes", 2**31)),
@@ -204,11 +205,11 @@ class KafkaTopics:
         )
 
     def _may_write(self, topic: str) -> bool:
-        """False where the broker says so (KIP-430), or for a topic of the broker's own."""
+        """False if the broker says so (KIP-430), or for an internal topic of the broker."""
         return topic not in INTERNAL and self._may(AclOperation.WRITE, topic, untold=True)
 
     def _may(self, operation: AclOperation, topic: str, *, untold: bool) -> bool:
-        """Whether the broker lets us; `untold` where it does not answer."""
+        """Whether the broker allows us the operation; `untold` if it does not say."""
         try:
             future = self._admin.describe_topics(
                 TopicCollection([topic]), include_authorized_operations=True

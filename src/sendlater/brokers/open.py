@@ -1,4 +1,4 @@
-"""Which broker an installation has: its address decides."""
+"""Opens the broker of an installation."""
 
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.client_options import client_options

@@ -1,4 +1,4 @@
-"""The topics a service needs: inboxes, rejected, and what journals bring with them."""
+"""The topics of a service: inboxes, the rejected topic, and those that journals need."""
 
 import time
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from sendlater.topics import Topics
 
 LOOK_PAUSE_S = 0.1
 LIVENESS_RETENTION_MS = "3600000"
-"""An hour: probes are looked at once."""
+"""An hour: each probe is read once."""
 
 _log = structlog.get_logger()
 
 
 def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
-    """Partition counts of the inboxes, created where missing."""
+    """Partition counts of the inboxes; creates missing topics."""
     inboxes = [inbox.topic for inbox in settings.inboxes]
     for topic in (*inboxes, settings.rejected_topic):
         if not topics.exists(topic):
@@ -29,13 +29,13 @@ def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
 
 
 def inbox_facts(kafka: KafkaTopics, settings: Settings) -> dict[str, TopicFacts]:
-    """Of each inbox its id in Kafka and its number of partitions, as they are now; one request.
+    """The current Kafka id and number of partitions of each inbox, in one request.
 
-    To be asked before each start of intake, which must name every partition, and now and then: an
-    inbox with another id was deleted and made anew (see sendlater.store.inbox_ids), one with more
-    partitions is read on by Spark, which asks for itself.
+    Call it before each start of intake, which must name every partition, and regularly: an inbox
+    with another id was deleted and created again (see sendlater.store.inbox_ids). Spark finds added
+    partitions by itself.
 
-    Raises BrokerUnavailable, also while an inbox is not there.
+    Raises BrokerUnavailable, also while an inbox does not exist.
     """
     return kafka.facts(inbox.topic for inbox in settings.inboxes)
 
@@ -43,12 +43,12 @@ def inbox_facts(kafka: KafkaTopics, settings: Settings) -> dict[str, TopicFacts]
 def own_kafka_topics(
     kafka: KafkaTopics, settings: Settings, *, liveness: bool = False
 ) -> dict[str, int]:
-    """Partition counts of the inboxes, created where missing and allowed.
+    """Partition counts of the inboxes; creates missing topics if the settings allow it.
 
-    Raises SendlaterError for one that is missing, BadSettings for a journal that is not compacted.
+    Raises SendlaterError for a missing topic, BadSettings for a journal that is not compacted.
     """
     inboxes = [inbox.topic for inbox in settings.inboxes]
-    # What we write must take whatever an inbox took.
+    # Topics that we write to must accept every record of an inbox.
     large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
     wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
     wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
@@ -81,11 +81,11 @@ def own_kafka_topics(
 def inbox_ends(
     kafka: KafkaTopics | None, redis: RedisBroker | None, topics: Sequence[str]
 ) -> dict[str, int]:
-    """Per `topic/partition` the position after the last record, where there is any.
+    """Per `topic/partition` the position after the last record, if there is one.
 
-    A record behind a transaction that is open counts: it was acknowledged, though not read yet.
+    Records after an open transaction count: they are acknowledged, although not readable yet.
 
-    Raises Unavailable, MissingInbox when the broker does not know all of them.
+    Raises Unavailable, or MissingInbox if the broker does not know all topics.
     """
     if kafka is not None:
         ends = kafka.ends(topics, open_too=True) if topics else {}

@@ -1,4 +1,4 @@
-"""Topics on Redis behind the face of `Broker`."""
+"""Topics on Redis with the interface of `Broker`."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from sendlater.topics import Topics
 
 
 class RedisBroker:
-    """Topics on Redis Streams. Records are gathered and written together by `flush`."""
+    """Topics on Redis Streams. Records are collected, and written together by `flush`."""
 
     GATHER_COUNT_MAX = 500
 
@@ -22,7 +22,7 @@ class RedisBroker:
         self._lock = threading.Lock()
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
-        """See Broker. The partition is chosen here: a record that has none is refused by itself."""
+        """See Broker. Chooses the partition here, so that a bad partition fails one record only."""
         partition = self._topics.partition_of(record)
         record = replace(record, partition=partition)
         with self._lock:
@@ -33,11 +33,11 @@ class RedisBroker:
 
     @property
     def waiting(self) -> int:
-        """How many records are gathered and not written."""
+        """Number of records collected and not written."""
         return len(self._gathered)
 
     def has_room(self) -> bool:
-        """See Broker. A full list is written by whoever fills it."""
+        """See Broker. The `send` that fills the list writes it."""
         return self.waiting < self.GATHER_COUNT_MAX - 1
 
     def flush(self) -> None:
@@ -72,7 +72,7 @@ class RedisBroker:
         return {n: end + 1 if end else 0 for n, end in self._topics.end_positions(topic).items()}
 
     def back(self, end: int, *, count: int) -> int:  # noqa: ARG002
-        """See Broker. Positions are no counts here, and retention keeps topics short."""
+        """See Broker. Positions are not consecutive here, and retention keeps topics short."""
         return 0
 
     def follow(
@@ -80,10 +80,10 @@ class RedisBroker:
     ) -> Iterator[list[Arrived]]:
         """See Broker."""
         places = {n: (starts or {}).get(n, 0) for n in range(self._topics.partitions(topic))}
-        # A start is the first position to read; Redis reads behind one.
+        # A start is the first position to read; Redis needs the position before it.
         after = {n: max(0, at - 1) for n, at in places.items()}
         while not stop.is_set():
-            if not after:  # the topic is yet to come
+            if not after:  # the topic does not exist yet
                 stop.wait(POLL_S)
                 yield []
                 after = dict.fromkeys(range(self._topics.partitions(topic)), 0)

@@ -1,7 +1,7 @@
-"""How a schedule is written down on an inbox: encode in Python, decode as Spark SQL text. No I/O.
+"""The formats of schedules on an inbox: encoded in Python, decoded by Spark SQL text. No I/O.
 
-`headers` (S1 and ours): the record key is the id, headers tell when and where, a null value
-cancels. `envelope` (S0): the value is JSON `{"topic", "message", "countdown"}`.
+`headers` (etf1's and ours): the record key is the id, headers have due time and target, a null
+value cancels. `envelope` (the JSON envelope): the value is `{"topic", "message", "countdown"}`.
 """
 
 from sendlater.dialects.decode import SPARK_SETTINGS, stages

@@ -1,8 +1,8 @@
-"""From an inbox record to a schedule, as Spark SQL text: no Python per row.
+"""Converts an inbox record to a schedule, as Spark SQL text: no Python per row.
 
 Each stage is a list for selectExpr. They are separate so that Spark computes each value once.
-Ids, keys and payloads stay binary throughout; whatever cannot be scheduled becomes a schedule,
-due now, for the rejected topic.
+Ids, keys and payloads are always binary. A record that cannot be scheduled becomes a schedule
+for the rejected topic that is due now.
 """
 
 from sendlater.config import Settings
@@ -13,12 +13,12 @@ from sendlater.limits import EPOCH_SECONDS_MAX
 from sendlater.model import DUE_MS_MAX
 
 SPARK_SETTINGS = {"spark.sql.codegen.hugeMethodLimit": "8000"}
-"""What the session should have: the JVM never compiles a method of more than 8,000 bytes, and
-decoding would become one; so it ran at 72,000 rows/s of a core instead of 115,000."""
+"""Settings for the session. The JVM does not compile methods of more than 8,000 bytes, and decoding
+would become one: it then ran at 72,000 rows/s per core instead of 115,000."""
 
 
 DONE = sql.header_text(names.ORIGIN, names.VERSION)
-"""Of a null value on a journal: the version that was delivered; null where it tells none."""
+"""For a null value on a journal: the version that was delivered; null if it has none."""
 
 
 _AGAIN = sql.header_text(names.AGAIN, names.VERSION)
@@ -29,15 +29,15 @@ _AGAIN_OFFSET = f"try_cast(substring_index({_AGAIN}, '/', -1) AS BIGINT)"
 
 COPY_OF = f"""CASE WHEN value IS NOT NULL AND {_AGAIN_OFFSET} BETWEEN 0 AND offset
 AND {_AGAIN} = concat_ws('/', topic, partition, {_AGAIN_OFFSET}) THEN {_AGAIN_OFFSET} END"""
-"""Offset of the version that a record of a journal is a copy of; null for every other record. Over
-the Kafka source's columns, and `names`, those of the headers."""
+"""Offset of the version that a record of a journal is a copy of; null for other records. From the
+Kafka source's columns, and `names`, the names of the headers."""
 
 
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 def stages(settings: Settings) -> list[list[str]]:
-    """Lists for selectExpr, to be applied one after the other to the records of all inboxes.
+    """Lists for selectExpr, to apply one after the other to the records of all inboxes.
 
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
@@ -52,7 +52,7 @@ def stages(settings: Settings) -> list[list[str]]:
     in_journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
     copies = tuple(i.topic for i in settings.inboxes if i.copy_to)
     copied = f"topic IN {sql.texts(copies)}" if copies else "false"
-    # A tombstone of ours, read back. Checked before all else: it must never be rejected again.
+    # A tombstone that we wrote. Checked before everything else: it must never be rejected again.
     done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {DONE} IS NOT NULL"
     return [
         ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
@@ -68,7 +68,7 @@ def stages(settings: Settings) -> list[list[str]]:
 
 
 def _found(is_envelope: str, copied: str) -> list[str]:
-    """Where each dialect keeps the parts of a schedule; what is `copied` needs no key."""
+    """The parts of a schedule, by dialect; records of a `copied` inbox need no key."""
     times = " ".join(
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
         for name in names.TIMES
@@ -110,7 +110,7 @@ def _timed() -> list[str]:
 
 
 def _due() -> list[str]:
-    """`due_ms` as written; null where it is unreadable, out of range where it is nonsense."""
+    """`due_ms` as written; null if it is unreadable, out of range if it is too large."""
     due_ms = sql.whole("time_text", DUE_MS_MAX + 1)
     epoch = f"{sql.whole('time_text', EPOCH_SECONDS_MAX)} * 1000"
     return [
@@ -127,7 +127,7 @@ def _due() -> list[str]:
 
 
 def _scheduled(settings: Settings) -> list[str]:
-    """The schedule: what was asked for, a cancellation, or the record itself for the rejected."""
+    """The schedule, a cancellation, or the record itself for the rejected topic."""
     told = (
         sql.pair(names.REJECTED, "reason"),
         sql.pair(names.REJECTED_DETAIL, detail_of(settings)),
@@ -141,8 +141,8 @@ def _scheduled(settings: Settings) -> list[str]:
     }
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     cancels = "dialect = 'headers' AND value IS NULL"
-    # Due by the record's clock; the sink puts right one that is ahead of ours. Not now() here: it
-    # is a new constant in each batch, and makes Spark compile the whole decoding anew (600 ms).
+    # Due at the record's timestamp; the sink corrects one that is ahead of our clock. Not now():
+    # a new constant in each batch makes Spark compile the whole decoding again (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
     # A tombstone about a rejected record tells the id it waited under.
     waited = f"""{sql.header(sql.text(names.ID))}

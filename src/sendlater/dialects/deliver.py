@@ -1,6 +1,6 @@
-"""What leaves for a schedule, as Spark SQL text: its record, and for a journal two more.
+"""The records sent for a due schedule, as Spark SQL text: its own, and for a journal two more.
 
-`leaving` is the same in Python, for those who must know how large it is; a test compares the two.
+`leaving` is the same in Python, for code that needs their size; a test compares the two.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
 
 
 def delivered_headers(journals: Sequence[str] = ()) -> str:
-    """The headers a delivered record carries, an expression of type array<struct<key, value>>.
+    """The headers of a delivered record, an expression of type array<struct<key, value>>.
 
-    Over columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
-    the user's headers, in dialect `headers` S1's three, then `sendlater-id`, `sendlater-due` and,
-    of what was read from a journal, `sendlater-origin` (a rejected record has it already).
-    On the hot path: no lambda, so that Spark compiles it.
+    From columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
+    the user's headers, in dialect `headers` etf1's three, then `sendlater-id`, `sendlater-due` and,
+    if read from a journal, `sendlater-origin` (a rejected record already has it). On the hot path:
+    no lambda, so that Spark compiles it.
     """
     seconds = "(origin_timestamp_ms - pmod(origin_timestamp_ms, 1000)) DIV 1000"
     s1 = (
@@ -39,24 +39,23 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
 
 
 def fingerprint(key: str, value: str, headers: str) -> str:
-    """A digest of a whole record, as text; what is null is told from what is empty.
+    """A digest of a whole record, as text; null and empty differ.
 
-    Of what falls due (with `delivered_headers`) it is that of the record found on its topic.
+    For a due schedule (with `delivered_headers`) it equals that of the record on its topic.
     """
-    # A null adds nothing to a hash, so each has a word of its own.
+    # A null adds nothing to a hash, so IS NULL is hashed too.
     told = f"transform({headers}, h -> struct(h.key, h.value IS NULL, h.value))"
     return f"concat('#', xxhash64({key} IS NULL, {key}, {value} IS NULL, {value}, {told}))"
 
 
 def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str]]:
-    """Lists for selectExpr, from rows that fall due to topic, partition, key, value, headers.
+    """Lists for selectExpr, from due rows to topic, partition, key, value, headers.
 
-    A schedule of a journal leaves as three records, in this order: the target's; a tombstone for
-    the partition it was read from; the same for the history topic, under the target's key. A
-    rejected record of a journal is followed by a tombstone that also tells the id it waited under,
-    and has the headers it came with. Every tombstone names the version
-    that is done with, so that a newer one survives it. `owed` leaves out the first record, that
-    has arrived already.
+    A schedule of a journal becomes three records, in this order: the target's; a tombstone for the
+    partition it was read from; a copy for the history topic, with the target's key and value. A
+    rejected record of a journal is followed by a tombstone that also has the id it waited under and
+    its original headers. Every tombstone names the version that is done, so that it does not affect
+    a newer one. `owed` leaves out the first record, which has arrived already.
     """
     headers = delivered_headers(settings.journals)
     if not settings.journals:
@@ -67,7 +66,7 @@ def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str
     history = _record(sql.text(settings.history_topic), _NO_PARTITION, "key", "value", "sent")
     unhistoric = tuple({settings.history_topic, settings.liveness_topic})
     no_history = f"topic IN {sql.texts(unhistoric)}" if settings.history_topic else "true"
-    # The last header tells which kind: refusal.py puts the id there, decode.py the time.
+    # The last header shows which kind: refusal.py puts the id there, decode.py the time.
     last = "element_at(headers, -1)"
     refused = f"{last}.key = {sql.text(names.REJECTED_ID)}"
     version = sql.pair(names.ORIGIN, VERSION)
@@ -93,7 +92,7 @@ _NO_PARTITION = "CAST(NULL AS INT)"
 
 
 def _tombstone(key: str, headers: str) -> str:
-    """On the journal, in the partition that the schedule was read from."""
+    """A tombstone on the journal, in the partition that the schedule was read from."""
     return _record("origin_topic", "origin_partition", key, _NO_BYTES, headers)
 
 
@@ -109,9 +108,9 @@ def _record(topic: str, partition: str, key: str, value: str, headers: str) -> s
 
 
 def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
-    """The records that leave for a schedule, its own first.
+    """The records sent for a due schedule, its own first.
 
-    `copies`: of one that was read from a journal, that journal, and the history topic if any.
+    `copies`: for a schedule read from a journal, that journal, and the history topic if any.
     """
     record, origin = schedule.record, schedule.origin
     rejected = schedule.dialect == "rejected"
@@ -137,14 +136,14 @@ def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
 
 
 def split_rejected(headers: Headers) -> tuple[Headers, Headers]:
-    """The headers that a rejected record came with, and those that tell of its rejection."""
+    """The original headers of a rejected record, and those added for its rejection."""
     places = [n for n, (name, _) in enumerate(headers) if name == names.REJECTED]
     last = places[-1] if places else len(headers)
     return headers[:last], headers[last:]
 
 
 def _added(schedule: Schedule) -> Headers:
-    """The headers that every delivered record carries."""
+    """The headers added to every delivered record."""
     ours: Headers = [(names.ID, schedule.id), (names.DUE, b"%d" % schedule.due_ms)]
     if schedule.dialect != "headers":
         return ours

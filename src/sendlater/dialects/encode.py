@@ -1,4 +1,4 @@
-"""From a record for its target to the record that goes on an inbox."""
+"""Converts a record for its target to the record for an inbox."""
 
 import json
 import re
@@ -24,10 +24,10 @@ def encode_headers(
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
 
     Exactly one of `due_ms` (since 1970), `delay_ms` (after the inbox record's timestamp) and `at`
-    (RFC 3339) is given. Headers of `record` that belong to a scheduler are dropped, as S1's client
-    does. Absolute times are also written in S1's seconds, rounded up, for its tools.
+    (RFC 3339) is given. As in etf1's client, headers of `record` that belong to a scheduler are
+    dropped. Absolute times are also written in etf1's format, seconds rounded up, for its tools.
 
-    `change` names the change of a schedule that this record is a copy of, see names.CHANGE.
+    `change` is the id of the change that this record is a copy of, see names.CHANGE.
 
     Raises BadTime, or BadRequest for an id, topic, value or partition that would be rejected.
     """
@@ -58,8 +58,8 @@ def encode_headers(
 
 
 def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
-    """The record that puts a schedule on the journal it was read from once more, as it stands: a
-    copy of its version or, `anew`, a version of its own."""
+    """The record that writes a schedule unchanged to its journal again: a copy of its version or,
+    with `anew`, a new version."""
     origin, record = schedule.origin, schedule.record
     assert origin is not None, "only what was read from a journal is written to it again"
     version = f"{origin.topic}/{origin.partition}/{origin.position}"
@@ -83,7 +83,7 @@ def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
 
 
 def encode_tombstone(*, id: bytes, version: str) -> Record:
-    """The record that says on its journal that a version, topic/partition/offset, is done with."""
+    """The record that marks a version (topic/partition/offset) as done on its journal."""
     topic, partition, _ = version.rsplit("/", 2)
     return Record(
         topic=topic,
@@ -108,9 +108,9 @@ def encode_envelope(
 ) -> Record:
     """The record to put on `inbox` (dialect `envelope`), so that `record` goes out later.
 
-    `delay_ms` counts from the inbox record's timestamp. The value must be UTF-8 text, as it travels
-    in a JSON string. `caller` becomes the header
-    CALLER_SERVICE. Raises BadTime, or BadRequest for what an envelope cannot carry.
+    `delay_ms` counts from the inbox record's timestamp. The value must be UTF-8, as it is sent as a
+    JSON string. `caller` becomes header CALLER_SERVICE. Raises BadTime, or BadRequest for what an
+    envelope cannot contain.
     """
     _check_target(record)
     _check_ms("delay_ms", delay_ms)
@@ -121,7 +121,7 @@ def encode_envelope(
         message = record.value.decode()
     except UnicodeDecodeError as error:
         raise BadRequest(f"expected a UTF-8 value in an envelope, got {error}") from error
-    # Written by hand: countdown must stay a number, and exact.
+    # Not json.dumps of the whole: countdown must be an exact number.
     parts = {
         "topic": json.dumps(record.topic),
         "message": json.dumps(message),

@@ -1,21 +1,21 @@
-"""Reading S0's envelope in Spark SQL: `{"topic": "T", "message": <string or any JSON>, ...}`.
+"""Reads the JSON envelope in Spark SQL: `{"topic": "T", "message": <string or any JSON>, ...}`.
 
-from_json alone is not enough. It turns 1.10 into 1.1 and 1e400 into "Infinity", ignores what
-follows the object, and replaces what is not UTF-8. So numbers are put in quotes first, with a mark
-no sender can hit (a hash of the value), and a sentinel after the object shows that the parser came
-to its end. White space and escapes inside a message that is no string are written anew.
+from_json alone is not enough. It changes 1.10 to 1.1 and 1e400 to "Infinity", ignores text after
+the object, and replaces bytes that are not UTF-8. So numbers are first put in quotes, with a mark
+that cannot occur in the value (its hash), and a sentinel after the object shows that the parser
+reached the end. White space and escapes in a message that is not a string are normalised.
 """
 
 from sendlater.dialects import sql
 from sendlater.dialects.when import COUNTDOWN
 
 NO_ENVELOPE = "CAST(NULL AS STRUCT<topic: STRING, message: STRING, countdown: STRING>)"
-"""The envelope where no inbox carries any."""
+"""Column `envelope` if no inbox has envelopes."""
 
 _SCHEMA = "ARRAY<STRUCT<topic: STRING, message: STRING, countdown: STRING>>"
 _OPTIONS = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false')"
-# Possessive (++, *+) throughout: Java's matcher recurses otherwise, and a long payload would
-# overflow its stack. \G: each match begins where the last one ended, never inside a string.
+# All quantifiers are possessive (++, *+): otherwise Java's matcher recurses, and a long payload
+# overflows its stack. \G: each match begins where the last one ended, never inside a string.
 _BEFORE_NUMBER = r'\G((?:[^"0-9-]++|"(?:[^"\\]++|\\.)*+")*+)'
 _NUMBER = r"(-?(?:0|[1-9][0-9]*+)(?:[.][0-9]++)?+(?:[eE][+-]?+[0-9]++)?+)(?!\s*+:)"
 _ESCAPED_BACKSLASH_OR_PAIR = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -23,7 +23,7 @@ _SURROGATE = r"\\u[dD][89a-fA-F]"
 
 
 def envelope_stages(is_envelope: str) -> list[list[str]]:
-    """selectExpr lists that add column `envelope`, null where there is none or it is unreadable."""
+    """selectExpr lists that add column `envelope`, null if there is none or it is unreadable."""
     raw = "CAST(value AS STRING)"
     lone = (
         rf"(contains({raw}, '\\ud') OR contains({raw}, '\\uD')) AND regexp_replace({raw}, "
@@ -64,6 +64,6 @@ def envelope_stages(is_envelope: str) -> list[list[str]]:
 
 
 def countdown_ms(column: str) -> str:
-    """Milliseconds of a countdown in seconds, rounded up; null where it is unreadable."""
+    """Milliseconds of a countdown in seconds, rounded up; null if it is unreadable."""
     readable = sql.matches(column, COUNTDOWN)
     return f"CASE WHEN {readable} THEN {sql.span_ms(sql.amount_ms(column, 1_000))} END"

@@ -1,11 +1,11 @@
-"""Why an inbox record cannot be scheduled, in a word and in a sentence, as Spark SQL text."""
+"""Why an inbox record cannot be scheduled: reason and detail, as Spark SQL text."""
 
 from sendlater.config import Settings
 from sendlater.dialects import names, sql, when
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 
-# What Go's strings.TrimSpace removes, as far as it is ASCII.
+# The ASCII characters that Go's strings.TrimSpace removes.
 _BLANKS = sql.text(" \t\n\v\f\r")
 
 
@@ -35,7 +35,7 @@ def reason_of(settings: Settings) -> str:
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
-        # A copy was taken once, and is larger by what names it.
+        # A copy was accepted before, and is larger by the header that marks it.
         f"{bytes_count} > {settings.max_payload_bytes} AND copy_of IS NULL": Reason.TOO_LARGE,
     }
     told = " ".join(
@@ -46,15 +46,15 @@ def reason_of(settings: Settings) -> str:
 
 
 def _past(settings: Settings) -> str:
-    """Due before the second it was written in: S1 keeps whole seconds."""
+    """Due before the second it was written in: etf1's times are whole seconds."""
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
-    # A copy was looked at when it was made; copying takes time.
+    # A copy was checked when it was made; copying takes time.
     copied = f"array_contains(names, {sql.text(names.COPIED)})"
     return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
 
 
 def detail_of(settings: Settings) -> str:
-    """A sentence: what was expected and what came."""
+    """A sentence that says what was expected and what was received."""
     bad_time = " ".join(
         f"WHEN {sql.text(name)} THEN {sql.text(expected)}"
         for name, expected in {

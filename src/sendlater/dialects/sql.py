@@ -1,6 +1,6 @@
-"""Spark SQL as text: the few forms that `decode`, `envelope` and `deliver` are written in.
+"""Spark SQL text: the expressions that `decode`, `envelope` and `deliver` are made of.
 
-Nothing here may throw on any input, as Spark is in ANSI mode and one bad record must hurt nobody.
+None may raise an error for any input: Spark runs in ANSI mode, and a bad record must not stop it.
 """
 
 from sendlater.dialects import when
@@ -18,7 +18,7 @@ def texts(values: tuple[str, ...]) -> str:
 
 
 def matches(column: str, pattern: str) -> str:
-    r"""Whether the whole column matches. `\z`, as `$` would let a newline through."""
+    r"""Whether the whole column matches. `\z` because `$` would allow a trailing newline."""
     whole_text = rf"^(?:{pattern})\z"
     return f"{column} RLIKE {text(whole_text)}"
 
@@ -26,15 +26,15 @@ def matches(column: str, pattern: str) -> str:
 def header(name: str) -> str:
     """The value of the first header called `name`, a string expression; null if there is none.
 
-    By position, because filter() is interpreted: one per name costs more than all the rest.
+    By position, because filter() is interpreted: one per name would cost more than all the rest.
     """
     return f"get(headers, CAST(array_position(names, {name}) AS INT) - 1).value"
 
 
 def header_text(name: str, pattern: str) -> str:
-    """The first header called `name` as a string; null where it does not match the pattern.
+    """The first header called `name` as a string; null if it does not match the pattern.
 
-    Other bytes must not leave Spark as a string: who reads them expects UTF-8.
+    Other bytes must not leave Spark as a string: readers expect UTF-8.
     """
     value = f"CAST({header(text(name))} AS STRING)"
     return f"CASE WHEN {matches(value, pattern)} THEN {value} END"
@@ -73,7 +73,7 @@ def span_ms(milliseconds: str) -> str:
 
 
 def duration_ms(column: str) -> str:
-    """Milliseconds of a duration, rounded up; null where it is unreadable."""
+    """Milliseconds of a duration, rounded up; null if it is unreadable."""
     amounts = " + ".join(
         amount_ms(
             f"concat('0', regexp_extract(lower({column}), {text(f'({when.NUMBER}){unit}')}, 1))", ms
@@ -86,14 +86,14 @@ def duration_ms(column: str) -> str:
 
 
 def instant_ms(column: str) -> str:
-    """Milliseconds since 1970 of an RFC 3339 instant, rounded up; null where it is unreadable."""
+    """Milliseconds since 1970 of an RFC 3339 instant, rounded up; null if it is unreadable."""
     micros = f"unix_micros(try_cast(upper({column}) AS TIMESTAMP))"
     finer = f"CAST({column} RLIKE {text(when.BEYOND_MICROSECONDS)} AS INT)"
     return f"CASE WHEN {matches(column, when.INSTANT)} THEN ({micros} + {finer} + 999) DIV 1000 END"
 
 
 def whole(column: str, most: int) -> str:
-    """A whole number of zero or more as a bigint of at most `most`; null where it is unreadable."""
+    """A whole number of zero or more as a bigint of at most `most`; null if it is unreadable."""
     # least() skips nulls: a number too large for a bigint becomes `most`.
     number = f"least(try_cast({column} AS BIGINT), {most}L)"
     return f"CASE WHEN {matches(column, when.WHOLE)} THEN {number} END"

@@ -1,8 +1,7 @@
-"""How a time is written: one grammar, read here in Python and in `decode` by Spark SQL.
+"""The grammar of times, read here by Python and in `decode` by Spark SQL.
 
-The patterns are understood alike by `re.fullmatch` and by Java. Their digits are bounded, so that
-a hostile text costs nothing. Fractions are exact and rounded up to the next millisecond: never
-early.
+The patterns mean the same to `re.fullmatch` and to Java. They limit the number of digits, so that
+hostile input is cheap. Fractions are exact and rounded up to the next millisecond: never early.
 """
 
 import re
@@ -16,23 +15,23 @@ from sendlater.model import DUE_MS_MAX
 NUMBER = r"[0-9]{1,40}(?:[.][0-9]{1,40})?"
 """Seconds, whole or fractional, and the amounts in a duration."""
 WHOLE = r"[+]?[0-9]{1,40}"
-"""What Go's ParseInt reads in base 10, without the negative numbers."""
+"""Integers as read by Go's ParseInt in base 10, without negative numbers."""
 COUNTDOWN = NUMBER + r"(?:[eE][+-]?[0-9]{1,3})?"
-"""Seconds as JSON writes numbers."""
+"""Seconds as a JSON number."""
 _ISO = (
     f"P(?:{NUMBER}W|(?=[0-9T])(?:{NUMBER}D)?"
     f"(?:T(?=[0-9])(?:{NUMBER}H)?(?:{NUMBER}M)?(?:{NUMBER}S)?)?)"
 )
 _GO = f"(?=[0-9])(?:{NUMBER}d)?(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?(?:{NUMBER}ms)?"
 DURATION = rf"(?!.*[.][0-9]+[A-Za-z]+[0-9])(?:{_ISO}|{_GO})"
-"""`P1DT2H3.5S`, `P2W`, `2h30m`, `250ms`: largest unit first, a fraction only in the last one."""
+"""`P1DT2H3.5S`, `P2W`, `2h30m`, `250ms`: largest unit first, a fraction only in the last."""
 INSTANT = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
     r"(?:[.][0-9]{1,40})?(?:[Zz]|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 )
-"""RFC 3339; the zone is mandatory and within 18 hours."""
+"""RFC 3339; the zone is required, and less than 18 hours."""
 BEYOND_MICROSECONDS = r"[.][0-9]{6}[0-9]*[1-9]"
-"""Found in an instant with a fraction finer than clocks keep; such an instant is rounded up."""
+"""A fraction finer than microseconds; such an instant is rounded up."""
 
 UNITS = {
     r"w": 604_800_000,
@@ -42,7 +41,7 @@ UNITS = {
     r"s": 1_000,
     r"ms": 1,
 }
-"""What follows an amount in a lower-cased duration, and its length in milliseconds."""
+"""Units of a duration in lower case, in milliseconds."""
 
 DURATION_EXPECTED = "a duration of zero or more: seconds (90, 1.5), ISO 8601 (PT2H3.5S) or 2h30m"
 INSTANT_EXPECTED = "an RFC 3339 instant with a zone (2030-01-31T12:00:00.5Z)"
@@ -51,9 +50,9 @@ _EXACT = Context(prec=200, rounding=ROUND_CEILING)
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of a duration in any of the forms of header `sendlater-delay`, rounded up.
+    """Milliseconds of a duration in any form of header `sendlater-delay`, rounded up.
 
-    Raises BadTime with what was expected and what came.
+    Raises BadTime.
     """
     if re.fullmatch(NUMBER, text):
         return _ms(text, 1_000)
@@ -67,7 +66,7 @@ def duration_ms(text: str) -> int:
 def rfc3339_ms(text: str) -> int:
     """Milliseconds since 1970 of an RFC 3339 instant, rounded up.
 
-    Raises BadTime where the zone is missing, the day does not exist or it lies before 1970.
+    Raises BadTime if the zone is missing, the day does not exist or it is before 1970.
     """
     if re.fullmatch(INSTANT, text):
         whole, dot, rest = text.upper().partition(".")
@@ -75,7 +74,7 @@ def rfc3339_ms(text: str) -> int:
         try:
             instant = datetime.fromisoformat(whole + rest[len(fraction) :])
         except ValueError:
-            pass  # a day that does not exist: told below
+            pass  # the day does not exist: raised below
         else:
             since = instant - datetime.fromisoformat("1970-01-01T00:00:00Z")
             instant_ms = since // timedelta(milliseconds=1) + _ms(f"0.{fraction}0", 1_000)
@@ -85,9 +84,9 @@ def rfc3339_ms(text: str) -> int:
 
 
 def instant_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a time as people type it; `now_ms` is the time it counts from.
+    """Milliseconds since 1970 of a time in one of the forms for users.
 
-    `2030-01-31T12:00:00Z` is RFC 3339, `+15m` counts from now, `1900000000` and `1900000000.5`
+    `2030-01-31T12:00:00Z` is RFC 3339, `+15m` counts from `now_ms`, `1900000000` and `1900000000.5`
     are seconds since 1970. Raises BadTime.
     """
     if text.startswith("+"):

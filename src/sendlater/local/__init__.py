@@ -1,1 +1,1 @@
-"""The servers and tools of one machine: Java, jars, a Redis and a Kafka of our own."""
+"""Servers and tools on this machine: Java, jars, embedded Redis and Kafka servers."""

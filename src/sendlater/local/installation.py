@@ -1,4 +1,4 @@
-"""What a service needs on its machine: Java, the connector's jars, a Redis when none is given."""
+"""What a service needs on its machine: Java, the connector's jars, and Redis if none is given."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from sendlater.local.redis_server import RedisServer
 
 @dataclass(slots=True)
 class Installation:
-    """Tools found, servers started. `close` ends what this object started."""
+    """The tools found and the Redis started. `close` stops what this object started."""
 
     redis_url: str
     java_home: Path
@@ -21,7 +21,8 @@ class Installation:
 
     @classmethod
     def prepare(cls, settings: Settings) -> Self:
-        """Find or fetch everything. Raises MissingTool or StoreUnavailable with how to mend it."""
+        """Find or download everything. Raises MissingTool or StoreUnavailable, which say what to
+        do."""
         java = find_java(settings.cache_dir)
         connector = []
         if settings.on_kafka:

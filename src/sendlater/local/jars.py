@@ -1,4 +1,4 @@
-"""Jars that no Python package carries: downloaded once with the Apache Ivy inside PySpark."""
+"""Downloads the jars that no Python package contains, once, with PySpark's Apache Ivy."""
 
 import fcntl
 import hashlib
@@ -18,13 +18,13 @@ JarSet = Literal["connector", "broker"]
 """`connector`: Spark's Kafka source and sink; `broker`: a whole Kafka. See ivy.xml."""
 
 DOWNLOAD_TIMEOUT_S = 900
-"""Longest download: about 120 MB."""
+"""Longest time for the download of about 120 MB."""
 LAST_LINES_COUNT = 12
-"""How much of Ivy's output an error shows."""
+"""Lines of Ivy's output in an error message."""
 
 
 def cached(wanted: JarSet, *, cache_dir: Path) -> list[Path] | None:
-    """The jars if they have been downloaded, else None. Reads a directory and nothing else."""
+    """The jars if they have been downloaded, else None. Only reads a directory."""
     found = sorted(_directory(wanted, cache_dir).glob("*.jar"))
     return found or None
 
@@ -32,20 +32,20 @@ def cached(wanted: JarSet, *, cache_dir: Path) -> list[Path] | None:
 def jars(
     wanted: JarSet, *, cache_dir: Path, mirror: str = "", java: Path | None = None
 ) -> list[Path]:
-    """The jars of one set, downloaded at the first call and taken from `cache_dir` ever after.
+    """The jars of one set, downloaded to `cache_dir` by the first call.
 
-    `mirror` is the URL of a Maven repository to ask instead of Maven Central; `java` the
-    executable to run Ivy with, by default the one of this machine. Raises MissingTool.
+    `mirror` is the URL of a Maven repository to use instead of Maven Central. `java` is the
+    executable that runs Ivy, by default this machine's. Raises MissingTool.
     """
     if found := cached(wanted, cache_dir=cache_dir):
         return found
     final = _directory(wanted, cache_dir)
     final.parent.mkdir(parents=True, exist_ok=True)
     with (final.parent / "download.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a dead holder's lock is dropped by the kernel
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases the lock of a dead process
         if found := cached(wanted, cache_dir=cache_dir):
             return found
-        # Renamed when complete: half a download never looks like a whole one.
+        # Renamed when complete: a partial download is never mistaken for a complete one.
         with tempfile.TemporaryDirectory(dir=final.parent, prefix="download-") as scratch:
             executable = java or find_java(cache_dir).executable
             _download(wanted, Path(scratch), executable, cache_dir=cache_dir, mirror=mirror)
@@ -64,7 +64,7 @@ def _ivy_xml() -> str:
 
 
 def _download(wanted: JarSet, scratch: Path, java: Path, *, cache_dir: Path, mirror: str) -> None:
-    """Let Ivy put the jars into `scratch`/jars."""
+    """Run Ivy, which puts the jars into `scratch`/jars."""
     root = f" root={quoteattr(mirror)}" if mirror else ""
     (scratch / "ivy.xml").write_text(_ivy_xml())
     (scratch / "ivysettings.xml").write_text(
@@ -97,13 +97,13 @@ def _download(wanted: JarSet, scratch: Path, java: Path, *, cache_dir: Path, mir
     if done.returncode != 0 or not any((scratch / "jars").glob("*.jar")):
         told = "\n".join(done.stdout.splitlines()[-LAST_LINES_COUNT:])
         raise MissingTool(
-            f"cannot download the {wanted} jars (once; offline afterwards). With no way to Maven "
-            f"Central, set maven_mirror to a repository you reach. Ivy says:\n{told}"
+            f"cannot download the {wanted} jars (needed once). Without access to Maven Central, "
+            f"set maven_mirror to a repository that you can reach. Output of Ivy:\n{told}"
         )
 
 
 def _ivy_jar() -> Path:
-    """Ivy as PySpark ships it, found without importing PySpark."""
+    """PySpark's Ivy jar, found without importing PySpark."""
     package = find_spec("pyspark")
     if package is not None and package.origin:
         for jar in (Path(package.origin).parent / "jars").glob("ivy-*.jar"):

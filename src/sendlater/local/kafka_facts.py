@@ -1,4 +1,4 @@
-"""What a broker does not tell by itself: the time on its clock."""
+"""Reads a broker's clock."""
 
 import time
 import uuid
@@ -13,14 +13,14 @@ from sendlater.local.kafka_server import admin
 
 ANSWER_TIMEOUT_S = 10.0
 CLOCK_SAMPLES_COUNT = 6
-"""The quickest of so many answers tells the time best; the first one is slow."""
+"""Number of measurements; the fastest one is the most exact, and the first is slow."""
 
 
 def broker_clock(bootstrap_servers: str, settings: Mapping[str, str]) -> tuple[float, float]:
-    """How far a broker's clock is ahead of ours, and by how much that may be wrong, in ms.
+    """How far a broker's clock is ahead of ours, and the possible error, in ms.
 
-    Kafka has no call for it: a topic is created for the moment, which stamps records as it appends
-    them. Raises BrokerUnavailable where that cannot be done.
+    Kafka has no request for it: a temporary topic is created whose records get the broker's append
+    time. Raises BrokerUnavailable if that fails.
     """
     client = admin(bootstrap_servers, settings)
     topic = f"sendlater-clock-{uuid.uuid4().hex[:12]}"
@@ -55,7 +55,7 @@ def _sampled(
         if len(appended_ms) <= number:
             producer.purge()
             raise BrokerUnavailable("its clock cannot be read: a record was not acknowledged")
-        # Its milliseconds are whole, rounded down: the truth is half of one later, give or take.
+        # The broker rounds down to whole milliseconds: add half a millisecond, on average.
         ahead_ms = appended_ms[-1] + 0.5 - (before_ms + after_ms) / 2
         samples.append(((after_ms - before_ms) / 2 + 0.5, ahead_ms))
     error_ms, ahead_ms = min(samples)

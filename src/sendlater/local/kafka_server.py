@@ -1,4 +1,4 @@
-"""A real Kafka of our own, one node, for trying and for tests."""
+"""A real single-node Kafka, for trials and tests."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ from sendlater.local.java import find_java
 from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_lines, wait_for
 
 START_TIMEOUT_S = 120.0
-"""Longest wait for the first answer; ten seconds are usual."""
+"""Longest wait for the first answer; it usually takes ten seconds."""
 FORMAT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 2.0
 HEAP_MIB = 512
@@ -53,7 +53,7 @@ class KafkaServer(Server):
         heap_mib: int = HEAP_MIB,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        """`port` 0: one that is free. `extra`: broker properties, which win over ours."""
+        """`port` 0: any free port. `extra`: broker properties, which override ours."""
         self.port = port or free_ports(1)[0]
         self.pid: int | None = None
         self._directory = data_dir.absolute() / "kafka"
@@ -70,13 +70,13 @@ class KafkaServer(Server):
 
     @property
     def log(self) -> Path:
-        """What Kafka has to say; warnings and errors."""
+        """Kafka's log file: warnings and errors."""
         return self._directory / "kafka.log"
 
     def start(self) -> Self:
         """Start and wait until the broker answers.
 
-        Raises MissingTool without Java or jars, BrokerUnavailable if it does not come up.
+        Raises MissingTool without Java or jars, BrokerUnavailable if it does not start.
         """
         wanted = jars("broker", cache_dir=self._cache_dir, mirror=self._mirror)
         java = find_java(self._cache_dir).executable
@@ -103,7 +103,7 @@ class KafkaServer(Server):
         return self
 
     def stop(self) -> None:
-        """End the broker: asked politely first, so that it need not recover at the next start."""
+        """Stop the broker gracefully, so that the next start needs no recovery."""
         self._lease.let_go(self.pid)
         self.pid = None
 
@@ -130,7 +130,7 @@ class KafkaServer(Server):
             "num.partitions": "4",
             "auto.create.topics.enable": "true",
             "group.initial.rebalance.delay.ms": "0",
-            # Internal topics: one copy, as there is one node, and few partitions, to start fast.
+            # Internal topics: one replica, as there is one node; few partitions, to start fast.
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.replication.factor": "1",
@@ -184,7 +184,7 @@ def run_in_foreground(
 ) -> None:
     """Run a Kafka until SIGTERM or SIGINT; `ready` is called once it answers. Main thread only.
 
-    Raises as `KafkaServer.start`, and BrokerUnavailable if Kafka ends by itself.
+    Raises the same errors as `KafkaServer.start`, and BrokerUnavailable if Kafka ends by itself.
     """
     server = KafkaServer(data_dir, port=port, cache_dir=cache_dir, mirror=mirror)
     asked: list[int] = []
@@ -210,7 +210,7 @@ def run_in_foreground(
 
 
 def admin(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> AdminClient:
-    """A silent admin client: what it would log to the terminal is in the errors it raises."""
+    """An admin client that does not log to the terminal; its errors contain the same messages."""
     quiet: dict[str, Any] = {"log_level": "0", "error_cb": lambda _error: None}
     return AdminClient(quiet | {"bootstrap.servers": bootstrap_servers} | dict(settings or {}))
 
@@ -223,7 +223,7 @@ def _answers(client: AdminClient) -> bool:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether somebody listens on a loopback port."""
+    """Whether a process listens on a loopback port."""
     with socket.socket() as probe:
         probe.settimeout(ANSWER_TIMEOUT_S)
         return probe.connect_ex((LOOPBACK, port)) == 0

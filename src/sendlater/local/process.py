@@ -1,4 +1,4 @@
-"""Server processes of our own: a share in one, free ports, the end of a log."""
+"""Server processes that we start: shared use, free ports, the end of a log."""
 
 import fcntl
 import os
@@ -16,15 +16,15 @@ from sendlater.errors import Unavailable
 from sendlater.local import shared_server
 
 GRACE_S = 30.0
-"""How long a server may take to end by itself before it is killed."""
+"""How long a server may take to stop before it is killed."""
 POLL_S = 0.02
 LOOPBACK = "127.0.0.1"
 
 
 class Lease:
-    """A share in the server process of one directory; whoever lets go last ends the server.
+    """A share of the server process of one directory; the last user to release it ends the server.
 
-    A child made by a bare fork (multiprocessing's) holds the share on with its parent.
+    A child process created by a plain fork (as in multiprocessing) holds the share too.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -38,17 +38,18 @@ class Lease:
         return self._held is not None
 
     def take(self) -> None:
-        """Take a share; waits while an earlier server of this directory is being ended."""
+        """Take a share; waits while an earlier server of this directory is being stopped."""
         assert self._held is None, "the share is already taken"
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._held = self._path.open("a+b")
         fcntl.flock(self._held, fcntl.LOCK_SH)
 
     def launch(self, command: Sequence[str], *, log: Path, grace_s: float = GRACE_S) -> int:
-        """Start `command`, output appended to `log`; its process id. It ignores the terminal."""
+        """Start `command`, with output appended to `log`; returns its process id. Signals from the
+        terminal do not reach it."""
         assert self._held is not None, "take a share first"
         if self._script is not None:
-            self._script.wait(timeout=grace_s)  # its server has died or is about to
+            self._script.wait(timeout=grace_s)  # its server has ended or is about to
         self._script = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", shared_server.__file__),
@@ -75,13 +76,13 @@ class Lease:
         self._script.wait()
 
     def let_go(self, pid: int | None, *, grace_s: float = GRACE_S) -> bool:
-        """Give the share back; the last one ends process `pid`. Whether the server has ended."""
+        """Release the share; the last user ends process `pid`. Returns whether the server ended."""
         if self._held is None:
             return False
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Others use it on; or the script was quicker and is ending it, then this waits.
+            # Others still use it; or the script is already ending it, and this waits for that.
             fcntl.flock(self._held, fcntl.LOCK_SH)
         else:
             if pid is not None:
@@ -103,7 +104,7 @@ class Server:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End it, or let go of it where others use it too."""
+        """End it, or only release it if others use it too."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -125,7 +126,7 @@ def alive(pid: int) -> bool:
 
 
 def end(pid: int, *, grace_s: float = GRACE_S) -> None:
-    """Ask process `pid` to end, then make it."""
+    """End process `pid` with SIGTERM, after `grace_s` with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.kill(pid, number)
@@ -146,7 +147,7 @@ def wait_for(condition: Callable[[], bool], *, timeout_s: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that the kernel says are free at this moment."""
+    """Different loopback ports that are free at this moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -1,4 +1,4 @@
-"""What a Redis says of itself, as far as it matters to a store of promises."""
+"""Reads the facts about a Redis server that matter for the store."""
 
 import time
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from sendlater.errors import BadSettings, StoreUnavailable
 
 ANSWER_TIMEOUT_S = 5.0
 CLOCK_SAMPLES_COUNT = 5
-"""The quickest of so many answers tells the time best."""
+"""Number of measurements; the fastest one is the most exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """One server; of a cluster, the node that the URL names."""
+    """Facts about one server; in a cluster, about the node in the URL."""
 
     product: str
     version: tuple[int, ...]
@@ -27,12 +27,12 @@ class RedisFacts:
     max_bytes: int
     """0: no limit."""
     ahead_ms: float
-    """How far its clock is ahead of ours, give or take `ahead_error_ms`."""
+    """How far its clock is ahead of ours, ± `ahead_error_ms`."""
     ahead_error_ms: float
 
 
 def redis_facts(url: str) -> RedisFacts:
-    """Ask the server behind `url`. Raises StoreUnavailable, or BadSettings for a strange URL."""
+    """Ask the server at `url`. Raises StoreUnavailable, or BadSettings for an invalid URL."""
     try:
         client = redis.Redis.from_url(
             url.replace("+cluster://", "://", 1),
@@ -50,7 +50,7 @@ def redis_facts(url: str) -> RedisFacts:
         raise StoreUnavailable(f"Redis does not answer: {error}") from error
     finally:
         client.close()
-    # Valkey calls itself Redis 7.2 where programs look, and says its own name elsewhere.
+    # Valkey reports redis_version 7.2 for compatibility, and its own version separately.
     is_valkey = "valkey_version" in info
     version = str(info["valkey_version" if is_valkey else "redis_version"])
     return RedisFacts(
@@ -66,7 +66,7 @@ def redis_facts(url: str) -> RedisFacts:
 
 
 def _clock(client: "redis.Redis") -> tuple[float, float]:
-    """How far the server's clock is ahead, and by how much that may be wrong, in ms."""
+    """How far the server's clock is ahead, and the possible error, in ms."""
     samples = []
     for _ in range(CLOCK_SAMPLES_COUNT):
         before_ms = time.time_ns() / 1e6

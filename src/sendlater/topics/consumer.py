@@ -1,4 +1,4 @@
-"""Consumer groups over topics on Redis: many processes share the records, none is skipped."""
+"""Consumer groups for topics on Redis: many processes share the records; none is skipped."""
 
 import contextlib
 import os
@@ -18,21 +18,21 @@ from sendlater.topics.layout import TopicRecord
 from sendlater.topics.streams import TOPIC_AGE_S_MAX, Place, Topics
 
 TAKE_OVER_COUNT_MAX = 100
-"""Most entries looked at per partition and call when taking over what another consumer left."""
+"""Most entries per partition and call when taking over records that another consumer left."""
 TAKE_OVER_S = 1.0
-"""Longest pause between two looks for what another consumer has left."""
+"""Longest pause between two searches for records that another consumer left."""
 NO_TOPIC_PAUSE_S = 0.1
-"""Pause before looking again while none of the subscribed topics exists."""
+"""Pause between two searches while none of the subscribed topics exists."""
 START = "0-0"
 
 
 class Consumer:
-    """One member of a group. Not to be shared between threads; give each thread its own.
+    """One member of a group. Not safe to share between threads; give each thread its own.
 
-    A new group starts at the beginning of what is kept. Each record goes to one member. What a
-    member polled and did not `ack` within `idle_ms` is given to whoever polls next, so `idle_ms`
-    must be longer than handling a poll takes. At least once: a record may come twice, never not
-    at all, unless retention removed it first.
+    A new group starts at the first record kept. Each record goes to one member. If a member does
+    not `ack` a record within `idle_ms`, the next member that polls gets it, so `idle_ms` must be
+    longer than handling a poll takes. At least once: a record may come twice, but is never skipped
+    unless retention removed it first.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Consumer:
             except ResponseError as error:
                 if not str(error).startswith(GROUP_ERRORS):
                     raise
-                # The topic was deleted, or another member went back: the group begins anew.
+                # The topic was deleted, or another member called seek: join the group again.
                 self._places, records = [], []
             if records or not left_ms:
                 return records
         return []
 
     def ack(self, records: Iterable[TopicRecord]) -> int:
-        """Say that these are done; returns how many were not yet. Harmless to repeat."""
+        """Mark records as done; returns how many were not done before. Safe to repeat."""
         ids: dict[Place, list[str]] = defaultdict(list)
         for record in records:
             ids[record.topic, record.partition].append(layout.entry_id_of(record.position))
@@ -89,7 +89,7 @@ class Consumer:
         )
 
     def unread(self, *, count_max: int) -> int:
-        """How many records no member has been given, counted up to `count_max` per partition."""
+        """Number of records that no member has got yet, counted up to `count_max` per partition."""
         count = 0
         for place in self._joined():
             key = self._topics.stream_key(place)
@@ -104,7 +104,7 @@ class Consumer:
         return count
 
     def give_back(self, records: Iterable[TopicRecord]) -> None:
-        """Leave these to whoever polls next, now and not only after `idle_ms`."""
+        """Let the next member that polls take these records, without waiting for `idle_ms`."""
         ids: dict[Place, list[str]] = defaultdict(list)
         for record in records:
             ids[record.topic, record.partition].append(layout.entry_id_of(record.position))
@@ -114,22 +114,22 @@ class Consumer:
         )
 
     def seek_to_start(self) -> None:
-        """Take the whole group back to the first record still kept."""
+        """Move the whole group back to the first record still kept."""
         self._go_to(START)
 
     def seek(self, timestamp_ms: int) -> None:
-        """Take the whole group to the first record of that instant or later.
+        """Move the whole group to the first record at or after `timestamp_ms`.
 
-        Records that members have polled and not acknowledged are forgotten: they come again only
-        if they lie behind the new position.
+        Records that members polled and did not acknowledge are forgotten: they come again only if
+        they are after the new position.
         """
         before = layout.position_at(timestamp_ms) - 1
         self._go_to(layout.entry_id_of(before) if before > 0 else START)
 
     def close(self) -> None:
-        """Leave the group; what was not acknowledged is left to the others."""
+        """Leave the group; other members get the records that were not acknowledged."""
         self._closed = True
-        # Redis forgets what a removed consumer has not acknowledged, so only leave empty-handed.
+        # Redis drops the unacknowledged records of a deleted consumer: delete only if it has none.
         pending = self._topics.connection.commands(
             [self._x("XPENDING", place, "-", "+", 1, self.name) for place in self._places]
         )
@@ -149,12 +149,12 @@ class Consumer:
             self.close()
 
     def _new(self, count_max: int, block_ms: int) -> list[TopicRecord]:
-        """The next records nobody in the group has had."""
+        """The next records that no member of the group has got."""
         places = self._joined()
         if not places:
             self._topics.connection.pause(min(NO_TOPIC_PAUSE_S, block_ms / 1000))
             return []
-        # Redis limits each stream, we promised a limit for all: rotate, so that none starves.
+        # `count_max` may be less than the partitions: rotate, so that each gets its turn.
         self._places = places[1:] + places[:1]
         asked = places[:count_max]
         return self._topics.read_streams(
@@ -165,7 +165,7 @@ class Consumer:
         )
 
     def _left_behind(self, count_max: int) -> list[TopicRecord]:
-        """Records that a member polled and did not acknowledge for `idle_ms`, now ours."""
+        """Records that another member did not acknowledge within `idle_ms`; they are now ours."""
         places = self._joined()
         if not self._looking:
             if time.monotonic() < self._take_over_s:
@@ -191,7 +191,7 @@ class Consumer:
         for place, reply in zip(asked, replies, strict=True):
             self._cursors[place] = reply[0].decode()
             records += self._still_kept(place, reply[1])
-        # A few places at a time where little is asked for, but all of them before the next pause.
+        # A small `count_max` covers a few partitions per call; all are searched before a pause.
         self._looking = [
             place
             for place in self._looking
@@ -202,7 +202,7 @@ class Consumer:
         return records
 
     def _still_kept(self, place: Place, ids: list[bytes]) -> list[TopicRecord]:
-        """The entries with these ids; those removed by retention are acknowledged."""
+        """The records with these ids; ids removed by retention are acknowledged."""
         key = self._topics.stream_key(place)
         replies = self._topics.connection.commands(
             [("XRANGE", key, entry_id, entry_id) for entry_id in ids]
@@ -217,7 +217,7 @@ class Consumer:
         ]
 
     def _joined(self) -> list[Place]:
-        """All partitions of the topics that exist, with the group on each of them."""
+        """All partitions of the existing topics; creates the group on each of them."""
         if self._places and time.monotonic() - self._refresh_s <= TOPIC_AGE_S_MAX:
             return self._places
         existing = [(t, p) for t in self._subscribed for p in range(self._topics.partitions(t))]
@@ -240,10 +240,10 @@ class Consumer:
                 raise
 
     def _go_to(self, entry_id: str) -> None:
-        """Start the group anew behind an entry id, in one step per partition."""
+        """Create the group again, after an entry id, in one step per partition."""
         for place in self._joined():
             key = self._topics.stream_key(place)
-            # SETID alone would leave what members have pending, to come again out of turn.
+            # SETID would keep the members' unacknowledged records, which would come out of order.
             self._topics.connection.transaction(
                 [
                     ("XGROUP", "DESTROY", key, self._group),

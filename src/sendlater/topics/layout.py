@@ -1,4 +1,4 @@
-"""How topics lie in Redis: keys, fields of an entry, positions. Pure; docs/topics-on-redis.md.
+"""The format of topics in Redis: keys, fields of an entry, positions (docs/topics-on-redis.md).
 
     <space>:topics              hash: topic name -> {"partitions": 4, "created_ms": 1767225600000}
     <space>:topic:{<name>/<p>}  stream: one per partition; the tag spreads them over a cluster
@@ -26,12 +26,12 @@ _KEY, _VALUE, _NOTHING = b"key", b"value", b"nothing"
 _HEADER, _NULL_HEADER = b"h:", b"n:"
 
 Entry = tuple[bytes, list[bytes]]
-"""A stream entry as Redis answers it: id, then fields and values in turn."""
+"""A stream entry as returned by Redis: id, then a list of alternating fields and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A record as it was read, with its place and time (both from the entry's id)."""
+    """A record read from a topic. Position and time come from the entry's id."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ def stream_key(space: str, *, topic: str, partition: int) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """`topic` itself, if Kafka would take the name too. Raises BadRequest."""
+    """`topic` itself, if Kafka also allows the name. Raises BadRequest."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise BadRequest(
             f"topic name: expected 1 to {TOPIC_CHARS_MAX} of A-Z a-z 0-9 . _ -, got {topic!r}"
@@ -62,12 +62,12 @@ def check_topic(topic: str) -> str:
 
 
 def encode_topic(partitions: int, *, created_ms: int) -> str:
-    """A topic's record in the hash of topics."""
+    """A topic's value in the hash of topics."""
     return json.dumps({"partitions": partitions, "created_ms": created_ms})
 
 
 def decode_partitions(text: bytes) -> int:
-    """The partition count in a topic's record. Raises BadRequest if somebody wrote nonsense."""
+    """The partition count in a topic's value. Raises BadRequest if it is not valid."""
     try:
         partitions = json.loads(text)["partitions"]
     except (ValueError, KeyError, TypeError) as error:
@@ -78,12 +78,12 @@ def decode_partitions(text: bytes) -> int:
 
 
 def decode_created_ms(text: bytes) -> int:
-    """When a topic was created, milliseconds since 1970; 0 where nobody wrote it down."""
+    """When a topic was created, milliseconds since 1970; 0 if not known."""
     return int(json.loads(text).get("created_ms", 0))
 
 
 def encode(record: Record) -> list[bytes]:
-    """The fields of a record's entry, names and values in turn."""
+    """The fields of a record's entry, alternating names and values."""
     fields: list[bytes] = []
     if record.key is not None:
         fields += (_KEY, record.key)
@@ -94,12 +94,12 @@ def encode(record: Record) -> list[bytes]:
             fields += (_NULL_HEADER + name.encode(), b"")
         else:
             fields += (_HEADER + name.encode(), value)
-    # XADD wants at least one field; readers ignore this one.
+    # XADD needs at least one field; readers ignore this one.
     return fields or [_NOTHING, b""]
 
 
 def decode(entry: Entry, *, topic: str, partition: int) -> TopicRecord:
-    """The record in an entry, whoever wrote it."""
+    """The record in an entry."""
     entry_id, fields = entry
     key = value = None
     headers: Headers = []
@@ -126,10 +126,10 @@ def decode(entry: Entry, *, topic: str, partition: int) -> TopicRecord:
 
 
 def position_of(entry_id: bytes) -> int:
-    """`ms << 20 | sequence` of an entry's id: ordered as the entries are.
+    """`ms << 20 | sequence` of an entry's id; positions have the order of the entries.
 
-    Raises NotSupported for ids that Redis gives only when somebody chose an id by hand, or when
-    its clock went back and a million entries were written before it caught up.
+    Raises NotSupported for ids that occur only if someone chose an id by hand, or if Redis' clock
+    went back and a million entries were written before it caught up.
     """
     ms, sequence = map(int, entry_id.split(b"-"))
     if ms > MS_MAX or sequence > SEQUENCE_MAX:
@@ -147,10 +147,10 @@ def entry_id_of(position: int) -> str:
 
 
 def timestamp_ms_of(position: int) -> int:
-    """The instant in a position, milliseconds since 1970 by Redis' clock."""
+    """The time in a position, milliseconds since 1970 by Redis' clock."""
     return position >> SEQUENCE_BITS
 
 
 def position_at(timestamp_ms: int) -> int:
-    """The first position an entry of that instant can have."""
+    """The first possible position of an entry with that time."""
     return timestamp_ms << SEQUENCE_BITS

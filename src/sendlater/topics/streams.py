@@ -1,4 +1,4 @@
-"""Topics on Redis Streams: create, produce, read. What Kafka is elsewhere, for development."""
+"""Topics on Redis Streams: create, produce, read. They replace Kafka for development."""
 
 import contextlib
 import itertools
@@ -18,11 +18,11 @@ from sendlater.topics.connection import Connection
 from sendlater.topics.layout import TopicRecord
 
 TOPIC_AGE_S_MAX = 1.0
-"""How long a partition count is believed: partitions added meanwhile are noticed after this."""
+"""How long a partition count is cached, and so how soon added partitions are noticed."""
 TRIM_EVERY_MS = 1_000
-"""Entries too old are removed at most this often per partition, by Redis' own clock."""
+"""Old entries are removed at most this often per partition, by Redis' clock."""
 CLUSTER_PAUSE_S = 0.02
-"""Pause between two looks at a cluster, where one blocking read cannot span partitions."""
+"""Pause between two reads of a cluster, where one blocking read cannot span partitions."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -31,10 +31,10 @@ Place = tuple[str, int]
 class Topics:
     """The topics of one space. Safe to share between threads; each process needs its own.
 
-    What Redis refuses or does not answer is sent `write_attempts_max` times in all, with growing
-    pauses (50 ms, doubled, at most 2 s), then BrokerUnavailable is raised. A write whose reply was
-    lost may have happened, so repeating it can double the record: at least once, as on Kafka
-    without idempotence.
+    A command that Redis refuses or does not answer is sent up to `write_attempts_max` times, with
+    growing pauses (50 ms, doubled, at most 2 s); then BrokerUnavailable is raised. If the reply to
+    a write was lost, repeating it can duplicate the record: at least once, as on Kafka without
+    idempotence.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Topics:
         self._length_max = length_max
         self._known: dict[str, tuple[int, float]] = {}
         self._trimmed_ms: dict[str, int] = {}
-        # Producers that send one keyless record each must not all choose partition 0.
+        # Start at random: many producers with one keyless record each must not all use partition 0.
         self._turns = itertools.count(int.from_bytes(os.urandom(2)))
 
     def create(self, topic: str, partitions: int | None = None) -> int:
-        """Create `topic` unless it is there; returns its partition count, whoever created it."""
+        """Create `topic` unless it exists; returns its actual partition count."""
         layout.check_topic(topic)
         count = self._partitions_default if partitions is None else partitions
         if count < 1:
@@ -79,7 +79,7 @@ class Topics:
         return sorted(name.decode() for name in self.connection.command("HKEYS", self._topics_key))
 
     def partitions(self, topic: str) -> int:
-        """The topic's partition count, at most a second old; 0 if there is no such topic."""
+        """The topic's partition count, at most a second old; 0 if the topic does not exist."""
         count, read_s = self._known.get(topic, (0, 0.0))
         if not count or time.monotonic() - read_s > TOPIC_AGE_S_MAX:
             text = self.connection.command("HGET", self._topics_key, topic)
@@ -88,7 +88,7 @@ class Topics:
         return count
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Give an existing topic more partitions; keys may move to another one, as on Kafka."""
+        """Add partitions to an existing topic; keys may change partition, as on Kafka."""
         text = self.connection.command("HGET", self._topics_key, topic)
         if not text or layout.decode_partitions(text) > partitions:
             raise BadRequest(f"{topic}: expected a topic with at most {partitions} partitions")
@@ -97,14 +97,14 @@ class Topics:
         self._known.pop(topic, None)
 
     def delete(self, topic: str) -> None:
-        """Remove the topic, its records and its groups' positions; harmless if it is not there."""
+        """Remove the topic, its records and its groups' positions, if it exists."""
         keys = [self.stream_key((topic, p)) for p in range(self.partitions(topic))]
         self.connection.command("HDEL", self._topics_key, topic)
         self._known.pop(topic, None)
         self.connection.commands([("UNLINK", key) for key in keys])
 
     def produce(self, record: Record) -> int:
-        """Append one record; returns its position. Creates the topic if need be.
+        """Append one record; returns its position. Creates the topic if it is missing.
 
         Raises BadRequest for a bad topic name or partition, BrokerUnavailable.
         """
@@ -113,14 +113,14 @@ class Topics:
     def produce_many(self, records: Iterable[Record]) -> list[int]:
         """Append records, in order within each partition; returns their positions.
 
-        Raises as `produce` does; records before the failure have then been written.
+        Raises the same errors as `produce`; records before the failure are then written.
         """
         return [position for chunk in _chunks(records) for position in self._append(chunk)]
 
     def read(
         self, topic: str, partition: int, *, after_position: int, count_max: int, block_ms: int = 0
     ) -> list[TopicRecord]:
-        """Records behind `after_position` (0: from the start), without a group.
+        """Records after `after_position` (0: from the start), without a group.
 
         Waits up to `block_ms` (at most 1 s) for the first one; may return an empty list.
         """
@@ -130,7 +130,7 @@ class Topics:
     def read_range(
         self, topic: str, partition: int, *, start: int, end: int, count_max: int
     ) -> list[TopicRecord]:
-        """Records from position `start` up to but not including `end`."""
+        """Records from position `start` to before `end`."""
         first, last = layout.entry_id_of(start), layout.entry_id_of(end - 1)
         key = self.stream_key((topic, partition))
         entries = self.connection.command("XRANGE", key, first, last, "COUNT", count_max)
@@ -145,7 +145,7 @@ class Topics:
         ]
 
     def end_positions(self, topic: str) -> dict[int, int]:
-        """The position of each partition's last record, 0 where there is none."""
+        """The position of each partition's last record, 0 if there is none."""
         keys = [self.stream_key((topic, p)) for p in range(self.partitions(topic))]
         replies = self.connection.commands(
             [("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys]
@@ -156,12 +156,12 @@ class Topics:
         }
 
     def wait(self, after_positions: Mapping[Place, int], *, block_ms: int) -> bool:
-        """Whether anything lies behind these positions, waiting up to `block_ms` for it."""
+        """Wait up to `block_ms` for a record after these positions; whether there is one."""
         after = {place: layout.entry_id_of(p) for place, p in after_positions.items()}
         return bool(self.read_streams(["XREAD"], after, count=1, block_ms=block_ms))
 
     def close(self) -> None:
-        """End waits and give connections back."""
+        """End waits and close connections."""
         self.connection.close()
 
     def __enter__(self) -> Self:
@@ -177,15 +177,15 @@ class Topics:
     def read_streams(
         self, head: list[str], after: Mapping[Place, str], *, count: int, block_ms: int
     ) -> list[TopicRecord]:
-        """XREAD or XREADGROUP (`head`) over partitions, each behind its own entry id.
+        """XREAD or XREADGROUP (`head`) on partitions, each after its own entry id.
 
-        At most `count` of each partition, after at most `block_ms` or 1 s.
+        Returns at most `count` records per partition, after at most `block_ms` and at most 1 s.
         """
         wait_ms = min(block_ms, limits.WAIT_BLOCK_MS_MAX)
         places = {self.stream_key(place).encode(): place for place in after}
         options = (*head, "COUNT", count)
         if self.connection.is_cluster:
-            # One command cannot span slots: look at each, and once more after a pause.
+            # One command cannot span slots: read each partition, and once more after a pause.
             single = [(*options, "STREAMS", key, after[place]) for key, place in places.items()]
             replies = self.connection.commands(single)
             if not any(replies) and wait_ms:
@@ -193,7 +193,7 @@ class Topics:
                 replies = self.connection.commands(single)
             streams = [stream for reply in replies for stream in reply or ()]
         else:
-            block = ("BLOCK", wait_ms) if wait_ms > 0 else ()  # BLOCK 0 would wait for ever
+            block = ("BLOCK", wait_ms) if wait_ms > 0 else ()  # BLOCK 0 waits without limit
             command = (*options, *block, "STREAMS", *places, *after.values())
             streams = self.connection.command(*command) or []
         return [
@@ -215,7 +215,7 @@ class Topics:
         return positions
 
     def partition_of(self, record: Record) -> int:
-        """Where a record goes: its own, its key's, or the next in turn. Raises BadRequest."""
+        """The partition for a record: its own, by its key, or in rotation. Raises BadRequest."""
         count = self.partitions(record.topic) or self.create(record.topic)
         if record.partition is not None:
             if not 0 <= record.partition < count:
@@ -229,7 +229,7 @@ class Topics:
         return next(self._turns) % count
 
     def _trim(self, written_ms: Mapping[str, int]) -> None:
-        """Drop what is too old where we have just written, judged by the ids Redis gave."""
+        """Remove old records from the partitions just written, by the time in Redis' ids."""
         due = {
             key: ms
             for key, ms in written_ms.items()
@@ -238,7 +238,7 @@ class Topics:
         if not due:
             return
         self._trimmed_ms |= due
-        # The records are written: failing now would make the caller write them again.
+        # The records are written: an error now would make the caller write them again.
         with contextlib.suppress(RedisError, OSError):
             self.connection.send(
                 [

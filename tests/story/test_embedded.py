@@ -93,6 +93,17 @@ def test_what_the_command_line_sends_arrives_on_a_topic_on_redis(service, topics
     assert headers["sendlater-due"] == str(sent["due_ms"]).encode()
 
 
+def test_a_short_load_tells_lateness_by_delay(service):
+    done = cli(service, *shlex.split("bench short --rate 20 --seconds 2 --warm-up 1 --json"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["scheduled"] == told["delivered"] == 2 * 60
+    assert told["ways"].keys() == {"inbox", "client"}
+    for way in told["ways"].values():
+        assert list(way["late_ms"]) == ["0", "10", "100", "300", "1000"]
+        assert all(0 <= late["p50"] <= late["max"] for late in way["late_ms"].values())
+
+
 def test_what_the_pages_tell_the_shell_to_do_works(service):
     """The lines of the README and the how-to, one after the other, as they stand."""
     said = {}

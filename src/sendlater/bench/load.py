@@ -1,5 +1,5 @@
-"""Loads: a steady stream, and many due in one instant. Lateness is the broker's append time minus
-the due time, so it includes everything up to the target topic and nothing of the consumer."""
+"""Loads: a steady stream, and many schedules due at one instant. Lateness is the broker's append
+time minus the due time: it includes everything up to the target topic, but not the consumer."""
 
 import os
 import platform
@@ -26,25 +26,25 @@ PAYLOAD_BYTES = 100
 NUMBER_BYTES = 16
 PARTITIONS = 4
 PROBE_PAUSE_S = 0.25
-"""Between two looks at how long one record takes from inbox to store."""
+"""Pause between two measurements of the time of a record from inbox to store."""
 PROBE_TIMEOUT_S = 30.0
 MEMORY_SAMPLE_COUNT = 20_000
-"""Schedules written to a scratch space to see what one weighs."""
+"""Schedules written to a temporary space to measure the memory of one."""
 IDLE_TIMEOUT_S = 60.0
-"""With nothing arriving for so long after the last due time, what is missing is lost."""
+"""If nothing arrives for this long after the last due time, missing messages count as lost."""
 LEAD_MS = 10_000
-"""How far ahead a steady load schedules: more than intake takes, which is told apart."""
+"""Delay of a steady load: longer than intake takes, which is measured separately."""
 WARM_INTAKE_MS = 2_000
-"""A steady load is warm once intake takes no longer: code is compiled, no backlog is left."""
+"""A steady load is warm once intake takes at most this: code is compiled, no backlog is left."""
 WARM_UP_MAX_S = 60.0
-"""A load that is not warm by then is measured as it is: more than the machine can do."""
+"""Longest warm-up; a load that is not warm by then is more than the machine can do."""
 
 Tell = Callable[[int, int], None]
-"""Called with how many were sent and how many have arrived."""
+"""Called with the number sent and the number arrived."""
 
 
 class Run:
-    """One load: sends, follows the target topic, and accounts."""
+    """One load: sends, follows the target topic, and makes the result."""
 
     def __init__(self, scheduler: Scheduler, *, tell: Tell | None = None) -> None:
         self.scheduler = scheduler
@@ -78,24 +78,24 @@ class Run:
                 )
 
     def send(self, due_ms: int) -> bytes:
-        """Schedule the next number; its id."""
+        """Schedule the next number; returns its id."""
         number = len(self.ledger.due_ms)
         self.ledger.due_ms.append(due_ms)
         schedule_id = b"%s-%d" % (self.name[-8:].encode(), number)
-        record = Record(topic=self.name, key=b"%d" % number, value=_payload(number))
+        record = Record(topic=self.name, key=b"%d" % number, value=payload_of(number))
         self.broker.send(
             encode_headers(record, inbox=self.scheduler.inbox, id=schedule_id, due_ms=due_ms)
         )
         return schedule_id
 
     def messages(self, count: int, *, due_ms: int) -> Iterator[Message]:
-        """The next `count`, for the client to send."""
+        """The next `count` messages, for the client to send."""
         at = datetime.fromtimestamp(due_ms / 1_000, UTC)
         for number in range(len(self.ledger.due_ms), len(self.ledger.due_ms) + count):
             self.ledger.due_ms.append(due_ms)
             yield {
                 "topic": self.name,
-                "value": _payload(number),
+                "value": payload_of(number),
                 "key": b"%d" % number,
                 "id": f"{self.name[-8:]}-{number}",
                 "at": at,
@@ -104,7 +104,7 @@ class Run:
                 self.tell(number, len(self.ledger.numbers))
 
     def probe(self, schedule_id: bytes) -> None:
-        """Measure how long a record just sent takes to be pending."""
+        """Measure how long a record just sent takes to become pending."""
         self.broker.flush()
         began = time.monotonic()
         while time.monotonic() - began < PROBE_TIMEOUT_S:
@@ -114,7 +114,7 @@ class Run:
             time.sleep(0.002)
 
     def wait_until_taken_in(self) -> float:
-        """Wait until the store has seen all that is on the inbox; seconds it took from here."""
+        """Wait until intake has read the whole inbox; returns the seconds waited."""
         inbox, began = self.scheduler.inbox, time.monotonic()
         ends = {f"{inbox}/{n}": end for n, end in self.broker.ends(inbox).items() if end}
         while time.monotonic() - began < 600:
@@ -125,7 +125,7 @@ class Run:
         return time.monotonic() - began
 
     def wait_for_all(self) -> None:
-        """Until everything has arrived, or nothing does any more."""
+        """Wait until everything has arrived, or nothing arrives any more."""
         last_due_s = max(self.ledger.due_ms, default=0) / 1_000
         while not self.ledger.complete:
             self.tell(len(self.ledger.due_ms), len(self.ledger.numbers))
@@ -136,7 +136,7 @@ class Run:
         self.tell(len(self.ledger.due_ms), len(self.ledger.numbers))
 
     def account(self, *, warm_from_ms: int, rate_from_ms: int) -> dict[str, Any]:
-        """The result object: the ledger's balance, rates, memory, machine and versions."""
+        """The result object: the ledger's counts, rates, memory, machine and versions."""
         result = self.ledger.account(warm_from_ms=warm_from_ms)
         appended = [at for at in self.ledger.append_ms if at >= rate_from_ms]
         span_ms = max(appended) - rate_from_ms if appended else 0
@@ -162,16 +162,16 @@ def steady(
     tell: Tell | None = None,
     count: int | None = None,
 ) -> dict[str, Any]:
-    """`rate` a second for `seconds` after a warm-up at the same rate; each due LEAD_MS later.
+    """Send `rate` a second for `seconds`, after a warm-up at the same rate; each due LEAD_MS later.
 
-    The warm-up lasts `warm_up_s`, and until intake keeps pace (WARM_INTAKE_MS); 0 is none at all.
-    With `count`, so many are sent in all.
+    The warm-up lasts at least `warm_up_s`, and until intake is fast enough (WARM_INTAKE_MS); 0
+    means no warm-up. With `count`, that many are sent in total.
     """
     with Run(scheduler, tell=tell) as run:
         began_s = time.time()
         end = _Ending(run, rate=rate, seconds=seconds, warm_up_s=warm_up_s, count=count)
-        prober = _Prober(run)
-        for number, at_s in _paced(rate=rate, began_s=began_s):
+        prober = Prober(run)
+        for number, at_s in paced(rate=rate, began_s=began_s):
             if end.reached(number):
                 break
             schedule_id = run.send(round(at_s * 1_000) + LEAD_MS)
@@ -192,7 +192,7 @@ def steady(
 
 
 class _Ending:
-    """When a steady load is warm, and when it is over."""
+    """Decides when a steady load is warm, and when it ends."""
 
     def __init__(
         self, run: Run, *, rate: float, seconds: float, warm_up_s: float, count: int | None
@@ -219,14 +219,14 @@ class _Ending:
 def burst(
     scheduler: Scheduler, *, count: int, warm_up: int, tell: Tell | None = None
 ) -> dict[str, Any]:
-    """`count` due in one instant, after `warm_up` due in an earlier one."""
+    """Send `count` schedules due at one instant, after `warm_up` others."""
     with Run(scheduler, tell=tell) as run:
         for _ in range(warm_up):
             run.send(round(time.time() * 1_000))
         run.broker.flush()
         run.wait_for_all()
         began = time.monotonic()
-        # Far enough that intake is done before: 10,000 a second is a third of what it does.
+        # Late enough for intake to finish first: 10,000 a second is a third of its rate.
         due_ms = round(time.time() * 1_000) + 5_000 + count // 10
         scheduler.send_many(run.messages(count, due_ms=due_ms))
         sent_s = time.monotonic() - began
@@ -245,7 +245,7 @@ def burst(
 
 
 def bytes_per_schedule(scheduler: Scheduler) -> float:
-    """What one schedule like ours weighs in Redis: many are written to a scratch space."""
+    """The memory of one such schedule in Redis, measured with many in a temporary space."""
     client, pending = scheduler.pending.client, scheduler.pending
     scratch = type(pending)(client, space=f"{pending.space}-scratch-{ULID()}", shards=1)
     shard = scratch.shards[0]
@@ -271,19 +271,20 @@ def bytes_per_schedule(scheduler: Scheduler) -> float:
 
 
 def versions(scheduler: Scheduler) -> dict[str, str]:
-    """Of everything that has a say in the numbers."""
+    """The versions of all software that influences the result."""
     redis_version = scheduler.pending.client.info("server")["redis_version"]
     names = ("sendlater", "pyspark", "confluent-kafka", "redis", "pyarrow")
     found = {name: version(name) for name in names}
     return {"python": platform.python_version(), "redis-server": str(redis_version), **found}
 
 
-def _payload(number: int) -> bytes:
+def payload_of(number: int) -> bytes:
+    """PAYLOAD_BYTES bytes that begin with the number."""
     return b"%-*d" % (NUMBER_BYTES, number) + b"x" * (PAYLOAD_BYTES - NUMBER_BYTES)
 
 
-def _paced(*, rate: float, began_s: float) -> Iterator[tuple[int, float]]:
-    """Numbers and the instant each belongs to, without end, no faster than `rate`."""
+def paced(*, rate: float, began_s: float) -> Iterator[tuple[int, float]]:
+    """Numbers and their planned times, without end, no faster than `rate`."""
     for number in count_up():
         at_s = began_s + number / rate
         ahead_s = at_s - time.time()
@@ -292,8 +293,8 @@ def _paced(*, rate: float, began_s: float) -> Iterator[tuple[int, float]]:
         yield number, at_s
 
 
-class _Prober:
-    """Probes intake beside the load, a few times a second."""
+class Prober:
+    """Measures intake during the load, a few times a second."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -317,6 +318,6 @@ class _Prober:
 
 
 def _cpu_s() -> float:
-    """CPU seconds spent by everything on this machine since it started."""
+    """CPU seconds used by the whole machine since it started."""
     times = psutil.cpu_times()
     return float(times.user + times.system)

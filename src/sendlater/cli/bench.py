@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -24,6 +25,7 @@ from sendlater.cli.connection import (
     out,
     token_of,
 )
+from sendlater.client.scheduler import Scheduler
 from sendlater.errors import BadRequest
 
 
@@ -72,6 +74,45 @@ def burst(
 
 
 @bench_app.command
+def short(
+    *,
+    delays: str = "0,10,100,300,1000",
+    rate: Positive = 50.0,
+    seconds: Positive = 20.0,
+    warm_up: NotNegative = 20.0,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Send schedules that are due within a second: to the inbox, with the client, and with REST.
+
+    REST is measured where --url or the setting `http_addr` says where it is.
+
+    Args:
+        delays: Milliseconds, separated by commas; they alternate.
+        rate: Schedules a second.
+        seconds: How long to measure each way, after its warm-up.
+        warm_up: Seconds at the same rate, not measured.
+    """
+    from sendlater.bench.short import short as run
+
+    with (
+        _rest_client(connection) as rest_client,
+        open_scheduler(replace(connection, url=None)) as scheduler,
+        _bars() as tell,
+    ):
+        result = run(
+            scheduler,
+            delays_ms=_delays(delays),
+            rate=rate,
+            seconds=seconds,
+            warm_up_s=warm_up,
+            rest=rest_client,
+            tell=tell,
+        )
+    return _show_result(result, json_)
+
+
+@bench_app.command
 def rest(
     *,
     rate: Positive = 1_500.0,
@@ -93,12 +134,9 @@ def rest(
     """
     from sendlater.bench.rest import rest as run
 
-    url = connection.url
+    url = _rest_url(connection)
     if url is None:
-        settings = connection.settings()
-        if not settings.http_addr:
-            raise BadRequest("bench rest: expected --url, or http_addr in the settings")
-        url = f"{'https' if settings.http_cert else 'http'}://{settings.http_addr}"
+        raise BadRequest("bench rest: expected --url, or http_addr in the settings")
     result = run(
         url,
         token=token_of(connection),
@@ -109,6 +147,37 @@ def rest(
     )
     _tell_result(result, json_)
     return FAILED if result["refused"] or result["unanswered"] else OK
+
+
+def _rest_url(connection: Connection) -> str | None:
+    """Where REST is: --url, or what the settings say."""
+    if connection.url is not None:
+        return connection.url
+    settings = connection.settings()
+    if not settings.http_addr:
+        return None
+    return f"{'https' if settings.http_cert else 'http'}://{settings.http_addr}"
+
+
+@contextmanager
+def _rest_client(connection: Connection) -> Iterator[Scheduler | None]:
+    """A client of REST, where there is one."""
+    url = _rest_url(connection)
+    if url is None:
+        yield None
+        return
+    with Scheduler(url, token=token_of(connection)) as scheduler:
+        yield scheduler
+
+
+def _delays(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0:
+        raise BadRequest(f"--delays: expected milliseconds as in 0,10,1000, got {text!r}")
+    return found
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import httpx2
@@ -20,7 +21,7 @@ from sendlater.config import Settings
 from sendlater.errors import BadSettings, Unavailable
 from sendlater.model import Record
 from sendlater.server.app import make_app
-from sendlater.server.auth import new_token
+from sendlater.server.auth import COOKIE, SESSION_S, new_token
 from sendlater.server.process import HttpProcess
 
 # --- who may what ---------------------------------------------------------------------------------
@@ -74,6 +75,33 @@ def test_a_token_is_let_in_and_shut_out_by_its_line_alone(guarded):
     assert tokens["read"] not in file.read_text()
     file.write_text("")
     refused(client.get("/v1/stats", headers=headers), 401, "known token")
+
+
+def test_a_session_ends_with_its_time_its_token_or_a_changed_letter(guarded, monkeypatch):
+    client, tokens, file = guarded
+    signed = client.post("/sign-in", data={"token": tokens["read"]}, follow_redirects=False)
+    about = signed.headers["set-cookie"]
+    assert re.fullmatch(
+        f"{COOKIE}=[^;]+; HttpOnly; Max-Age={SESSION_S}; Path=/; SameSite=strict", about
+    )
+    value = about.partition(";")[0]
+    client.cookies.clear()
+
+    def status(cookie, after_s=0):
+        now_s = time.time()
+        with monkeypatch.context() as then:
+            then.setattr(time, "time", lambda: now_s + after_s)
+            return client.get("/v1/stats", headers={"Cookie": cookie}).status_code
+
+    assert status(value) == status(value, after_s=SESSION_S - 60) == 200
+    # Browsers send the cookies of every port of a host, and other programs put JSON into theirs.
+    assert status(f'other={{"a": [1]}}; {value}; b[c]=d') == 200
+    assert status(value, after_s=SESSION_S + 1) == 401
+    changed = value[:40] + ("0" if value[40] != "0" else "1") + value[41:]
+    for wrong in (changed, value[:-2], f"{COOKIE}=", f"{COOKIE}=..", f"{COOKIE}=\xfc.1.2", COOKIE):
+        assert status(wrong.encode("latin-1")) == 401, wrong
+    file.write_text("")
+    assert status(value) == 401
 
 
 def test_payloads_are_shown_from_a_role_on(guarded):

@@ -10,10 +10,10 @@ import re
 import secrets
 from dataclasses import dataclass
 from enum import IntEnum
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 
+from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -151,7 +151,7 @@ class Gate:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            scope["who"] = self._who(scope["path"], headers)
+            scope["who"] = self._who(scope, headers)
             if scope["method"] not in SAFE:
                 _require_same_site(scope["who"], headers)
         except Problem as problem:
@@ -162,7 +162,7 @@ class Gate:
             return
         await self.app(scope, receive, send)
 
-    def _who(self, path: str, headers: dict[bytes, str]) -> Identity | None:
+    def _who(self, scope: Scope, headers: dict[bytes, str]) -> Identity | None:
         if not self.tokens.asked:
             # DNS rebinding: another site can point its own host name to our address.
             if self.loopback and _host(headers.get(b"host", "localhost")) not in LOOPBACK:
@@ -172,9 +172,9 @@ class Gate:
         found = None
         if kind.lower() == "bearer":
             found = self.tokens.find(token.strip())
-        elif cookie := _cookie(headers.get(b"cookie", "")):
+        elif cookie := HTTPConnection(scope).cookies.get(COOKIE):
             found = self.tokens.of_session(cookie, now_s=self.clock_s())
-        if found is None and not path.startswith(OPEN_PATHS):
+        if found is None and not scope["path"].startswith(OPEN_PATHS):
             raise Problem(
                 401,
                 "expected a known token in `Authorization: Bearer ...`, or a sign-in",
@@ -213,11 +213,3 @@ def _host(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] or host if ":" in host else host
-
-
-def _cookie(header: str) -> str | None:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return None
-    return found.value if found else None

@@ -1,7 +1,6 @@
 """The ASGI application: routes, errors, authentication, limits."""
 
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -78,12 +77,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     app.include_router(page.router)
     app.include_router(assets.router)
     describe(app, with_tokens=server_state.tokens.asked)
-    gate = Gate(
-        Bounded(ShortCut(app)),
-        tokens=server_state.tokens,
-        clock_s=lambda: int(time.time()),
-        loopback=host in LOOPBACK,
-    )
+    gate = Gate(Bounded(ShortCut(app)), tokens=server_state.tokens, loopback=host in LOOPBACK)
     return Headers(gate, server_state=server_state)
 
 

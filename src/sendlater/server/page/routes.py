@@ -72,7 +72,7 @@ async def sign_in(request: Request) -> Response:
     if len(body) > SIGN_IN_BYTES_MAX:
         raise Problem(413, f"expected at most {SIGN_IN_BYTES_MAX} bytes")
     token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
-    cookie = server_state(request).tokens.session(token, now_s=int(time.time()))
+    cookie = server_state(request).tokens.session(token)
     if cookie is None:
         return RedirectResponse("/sign-in?failed", 303)
     answer = RedirectResponse("/", 303)

@@ -136,6 +136,16 @@ def test_settings_are_shown_as_json_without_secrets(run):
     assert shown["redis"] == "redis://**********@host"
 
 
+def test_options_of_the_connection_may_stand_before_the_command(run):
+    code, out, err = run("--space=mine", "--redis", "redis://a", "config", "show")
+    assert (code, err) == (OK, "")
+    assert json.loads(out)["space"] == "mine"
+    shared = json.loads(run("--space", "mine", "config", "show", "--redis", "redis://a")[1])
+    assert (shared["space"], shared["redis"]) == ("mine", "redis://a")
+    assert run("--space", "a", "config", "show", "--space", "b")[0] == USAGE
+    assert run("--space", "mine", "token", "ann", "read")[0] == USAGE
+
+
 def test_the_doctor_speaks_json_and_its_code_tells_of_failures(run):
     redis = f"redis://127.0.0.1:{free_ports(1)[0]}"
     code, out, _ = run("doctor", "--json", "--redis", redis)

@@ -7,8 +7,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 from fastapi import APIRouter, Request
+from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 from sendlater.server.auth import COOKIE, SESSION_S, Role, require
@@ -109,10 +110,10 @@ async def events(request: Request) -> Response:
             until = time.monotonic() + SESSION_S
             while time.monotonic() < until and not at.stopping:
                 told = await run_in_threadpool(at.watch.stats)
-                yield b"event: stats\ndata: " + msgspec.json.encode(told) + b"\n\n"
+                data = msgspec.json.encode(told).decode()
+                yield format_sse_event(event="stats", data_str=data)
                 await asyncio.sleep(EVENT_S)
         finally:
             at.listeners -= 1
 
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+    return EventSourceResponse(stream(), headers={"X-Accel-Buffering": "no"})

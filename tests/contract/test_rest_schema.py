@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from sendlater.config import Settings
+from sendlater.server import json_shapes
 from sendlater.server.process import HttpProcess
 from sendlater.server.schema_parts import ref
 from sendlater.server.schemas import SCHEMAS
@@ -23,11 +25,36 @@ HOOKS = {
 }
 
 
+BODIES = {
+    "NewSchedule": json_shapes.NewSchedule,
+    "NewTime": json_shapes.When,
+    "BulkCancel": json_shapes.BulkCancel,
+    "BulkMove": json_shapes.BulkMove,
+    "Redrive": json_shapes.Redrive,
+}
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_each_shape_has_an_example_that_fits_it(name):
     shape = jsonschema_rs.validator_for(ref(name) | {"components": {"schemas": SCHEMAS}})
     (example,) = SCHEMAS[name]["examples"]
     assert [str(error) for error in shape.iter_errors(example)] == []
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_has_the_fields_that_are_read(name):
+    body, told = BODIES[name], SCHEMAS[name]
+    read = msgspec.structs.fields(body)
+    assert {field.encode_name for field in read} == set(told["properties"])
+    assert [field.encode_name for field in read if field.required] == told.get("required", [])
+    assert body.__struct_config__.forbid_unknown_fields
+    assert told["additionalProperties"] is False
+    for field in read:
+        kind = field.type
+        if field.required and kind is not str:  # what msgspec checks
+            assert (
+                told["properties"][field.encode_name].items() >= msgspec.json.schema(kind).items()
+            )
 
 
 def test_it_does_what_its_document_says(redis_url, space, tmp_path):

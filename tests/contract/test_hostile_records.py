@@ -125,6 +125,19 @@ def shown(redis_url, pending):
                 return found
 
 
+def test_a_tombstone_about_a_rejected_record_takes_both_ids_back(spark, redis_url):
+    """The record waited under its place; before its target refused it, under its own id."""
+    journal = JOURNAL.journals[0]
+    done = [(names.ID, b"%s-1-0" % journal.encode()), (names.ORIGIN, f"{journal}/1/0".encode())]
+    records = [
+        Record(topic=journal, key=b"key", value=b"no time", headers=[]),
+        Record(topic=journal, key=b"other", value=b"no time", headers=[]),
+        Record(topic=journal, key=b"key", value=None, headers=done),
+    ]
+    pending, owner = parked(redis_url, decoded(frame_of(spark, records)))
+    assert [id for id, _ in claimed(pending, owner)] == [f"{journal}-1-1".encode()]
+
+
 def test_everything_known_to_hurt_is_parked_shown_and_sent(spark, redis_url):
     """Once per id that stands, byte for byte."""
     check(spark, redis_url, [*hostile_schedules(), *hostile_envelopes()])

@@ -207,13 +207,17 @@ class MetricsServer:
 
     def __init__(self, address: str, collector: Collector) -> None:
         """Raises BadSettings for an address that cannot be used."""
-        host, port = host_and_port(address, setting="metrics_addr", default="0.0.0.0")
+        cannot = f"metrics_addr: cannot listen on {address!r}"
+        try:
+            host, port = host_and_port(address, setting="metrics_addr", default="0.0.0.0")
+        except BadSettings as error:
+            raise BadSettings(f"{cannot}: expected host:port") from error
         registry = CollectorRegistry()
         registry.register(collector)
         try:
             self._server, self._thread = start_http_server(port, host, registry=registry)
         except OSError as error:
-            raise BadSettings(f"metrics_addr: cannot listen on {address!r}: {error}") from error
+            raise BadSettings(f"{cannot}: {error}") from error
 
     @property
     def port(self) -> int:

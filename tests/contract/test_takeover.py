@@ -126,7 +126,7 @@ def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, s
     found += [left, stays]
     written = script("plan")(
         shard.client,
-        **shard._keys("due", "record", "state", "wake", "touched"),
+        **shard._keys("due", "record", "state", "wake", "touched", "beyond"),
         owner=owner,
         rejected_count=0,
         rest=[
@@ -141,6 +141,9 @@ def test_planning_never_overrules_what_intake_has_read_since(pending: Pending, s
     ]
     copy.set_horizon(300, planned_ms=100)  # the step has failed, and is taken again
     assert shard.client.sismember(shard.keys["touched"], b"newer")
+    # It reads further, to where the version that was passed over stands.
+    assert not shard.client.sismember(shard.keys["touched"], b"away")
+    assert not shard.client.exists(shard.keys["beyond"])
     copy.set_horizon(300, planned_ms=300, later=3)
     assert pending.counts()["later"] == 3
     assert not shard.client.exists(shard.keys["touched"])

@@ -377,10 +377,11 @@ class Run:
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
         answer = Admin(self.pending).cancel(id, version=found.version if found else "")
-        if answer is Answer.CANCELLED and found is not None:
-            self.ledger.taken_back.append(
-                (self.world.elapsed, id, found.due_ms, found.record.value, dies)
-            )
+        if answer is Answer.CANCELLED:
+            if found is not None:  # or it was parked only after this door had looked
+                self.ledger.taken_back.append(
+                    (self.world.elapsed, id, found.due_ms, found.record.value, dies)
+                )
             if dies:
                 return
             self.world.pause(self.world.rng.random() * 20)

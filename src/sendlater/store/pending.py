@@ -9,8 +9,9 @@ position to read), `state` (hash: owner, runs, counters), `wake` (stream that wa
 like `seen`: positions read past without a record there),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
-deliveries, for people). Journals add `touched` (ids that intake has seen while the horizon moves),
-`overtaken` and `surplus` (what must be written to journals: see spark/journal/rewrite.py).
+deliveries, for people). Journals add `touched` and `beyond` (ids that intake has seen while the
+horizon moves), `overtaken` and `surplus` (what must be written to journals: see
+spark/journal/rewrite.py).
 """
 
 import time

@@ -72,6 +72,7 @@ class JournalCopy:
                 shard.client,
                 state=shard.keys["state"],
                 touched=shard.keys["touched"],
+                beyond=shard.keys["beyond"],
                 owner=self._owner,
                 horizon="" if horizon_ms is None else horizon_ms,
                 planned="" if planned_ms is None else planned_ms,

@@ -69,7 +69,7 @@ class Shard:
         self.space, self.number = space, number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        more = ("changes", "tally", "recent", "touched", "overtaken", "surplus", "passed")
+        more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "passed")
         self.keys = {name: prefix + name for name in (*names, *more)}
 
     def _keys(self, *names: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Shard:
         count: int = script("park")(
             self.client,
             **self._keys("due", "record", "seen", "state", "wake", "changes"),
-            **self._keys("touched", "overtaken", "surplus", "batches", "aside"),
+            **self._keys("touched", "beyond", "overtaken", "surplus", "batches", "aside"),
             owner=owner,
             source=source,
             journal="1" if journal else "",

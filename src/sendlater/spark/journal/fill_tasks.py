@@ -88,7 +88,7 @@ class FillTask:
         shard = pending.shards[number]
         count: int = script("plan")(
             shard.client,
-            **shard._keys("due", "record", "state", "wake", "touched"),
+            **shard._keys("due", "record", "state", "wake", "touched", "beyond"),
             owner=self.owner,
             rejected_count=rejected,
             rest=rows,

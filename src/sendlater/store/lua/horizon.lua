@@ -1,6 +1,6 @@
 -- Move the horizon: intake writes what is due up to it, planning writes the rest later.
 --
--- keys: state touched
+-- keys: state touched beyond
 -- args: owner horizon planned later begun
 -- full: goes on
 -- returns: 1
@@ -20,6 +20,7 @@ end
 if horizon == planned or before[1] == before[2] then
     redis.call('UNLINK', touched)
 end
+redis.call('UNLINK', beyond)
 redis.call('HSET', state, 'horizon', horizon, 'planned', planned)
 -- `later` was counted; `later_since` is what intake has passed over since that count began.
 local since = tonumber(redis.call('HGET', state, 'later_since') or '0')

@@ -1,6 +1,6 @@
 -- Write schedules, and how far their inbox partition has been read, in one step.
 --
--- keys: due record seen state wake changes touched overtaken surplus batches aside
+-- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
 -- args: owner source seen_before seen_after journal rejected_count:number
 -- rest: id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
@@ -176,6 +176,11 @@ for i = rest, #ARGV, 3 do
         redis.call('ZREM', due, id)
         redis.call('HDEL', record, id)
         later = later + 1
+        if planning then
+            -- A step that is tried again reads further, and finds this version on the journal.
+            redis.call('SREM', touched, id)
+            redis.call('SADD', beyond, id)
+        end
     else
         overtake(id)
         scores[#scores + 1], scores[#scores + 2] = due_ms, id

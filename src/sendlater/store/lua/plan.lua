@@ -1,6 +1,6 @@
 -- Write schedules that were found by reading a whole journal, unless something newer is known.
 --
--- keys: due record state wake touched
+-- keys: due record state wake touched beyond
 -- args: owner rejected_count:number
 -- rest: id due_ms record version, id due_ms record version, ...
 -- returns: how many rows were written
@@ -15,6 +15,7 @@ for i = rest, #ARGV, 4 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
     local gone = '\0' .. ARGV[i + 3] .. '\0' .. id
     local known = redis.call('SISMEMBER', touched, id) + redis.call('SISMEMBER', touched, gone)
+        + redis.call('SISMEMBER', beyond, id)
     if known == 0 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
         redis.call('HSET', record, id, ARGV[i + 2])
         earliest = math.min(earliest, tonumber(due_ms))

@@ -5,7 +5,7 @@ import random
 import pytest
 import simulate
 
-KNOWN, NEW = (1, 20.0), (random.SystemRandom().randrange(10**9), 5.0)
+KNOWN, NEW = (1, 20.0), (random.SystemRandom().randrange(10**9), 3.0)
 
 
 @pytest.mark.parametrize(("seed", "seconds"), [KNOWN, NEW], ids=["known", "new"])

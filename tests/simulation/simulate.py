@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from broker import Broker
+from broker import TARGET, Broker
 from engine import Simulation, in_place
 from promises import Ledger, Loss, Version
 from world import START_MS, Actor, Event, Process, Stuck, World
@@ -389,7 +389,9 @@ class Run:
         alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
         if answer is Answer.UNKNOWN and found is not None and alone:
             for version in self.ledger.by_value[found.record.value]:
+                # What its target has refused meanwhile waits as a rejected record.
                 same = version.id == id and version.due_ms == found.due_ms
+                same = same and version.target == TARGET
                 if same and not version.handed_at and not self.ledger._newer(version):
                     self.ledger._break(f"a door does not take back {id!r}")
         self.ledger.unsure[id] -= 1

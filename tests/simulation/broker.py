@@ -109,6 +109,10 @@ class Broker:
         self._answer()
         return {topic: {n: len(log) for n, log in enumerate(self.log(topic))} for topic in topics}
 
+    def require_answer(self) -> None:
+        """Fails while the broker is away."""
+        self._answer()
+
     def identity(self, topics: Iterable[str]) -> str:
         """Names and ids of topics."""
         return ",".join(f"{topic}=1" for topic in topics)

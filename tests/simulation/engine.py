@@ -414,6 +414,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         store,
         fill_tasks,
         claim_task,
+        recovery,
     )
     threaded = (service, takeover, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 
 from sendlater.brokers.client_options import isolation
@@ -61,12 +62,19 @@ class KafkaTopics:
         self._producer = Producer(dict(client_options))
         self._isolation = isolation(client_options)
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Partition counts of the topics that exist. Raises BrokerUnavailable."""
+    def require_answer(self) -> None:
+        """Raises BrokerUnavailable when Kafka does not answer."""
+        self._topics()
+
+    def _topics(self) -> dict[str, TopicMetadata]:
         try:
-            known = self._admin.list_topics(timeout=REQUEST_S).topics
+            return self._admin.list_topics(timeout=REQUEST_S).topics
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partition counts of the topics that exist. Raises BrokerUnavailable."""
+        known = self._topics()
         return {t: len(known[t].partitions) for t in topics if t in known and not known[t].error}
 
     def create(self, topic: str, *, partitions: int, config: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.brokers.own_topics import inbox_ends
-from sendlater.errors import StoreUnavailable, StoreWentBack
+from sendlater.errors import BrokerUnavailable, StoreUnavailable, StoreWentBack
 from sendlater.service.queries import Queries
 from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
 from sendlater.spark.delivery.crash_lookup import CrashLookup
@@ -32,13 +32,13 @@ class Takeover(Queries):
     def _take_over(self, stop: threading.Event) -> bool:
         """Fence, fill the store, start every query; False if `stop` was set first.
 
-        Starts over if the store goes back or away meanwhile. Raises Fenced.
+        Starts over if the store goes back, or store or broker go away meanwhile. Raises Fenced.
         """
         while True:
             try:
                 return self._take_over_once(stop)
-            except (StoreWentBack, StoreUnavailable) as error:
-                _log.warning("the store went back or away during a start", cause=str(error))
+            except (StoreWentBack, StoreUnavailable, BrokerUnavailable) as error:
+                _log.warning("a start begins anew", cause=str(error))
             self._end_queries()
             if stop.wait(STORE_WATCH_S):
                 return False

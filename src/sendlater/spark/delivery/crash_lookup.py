@@ -4,6 +4,7 @@ A delivery carries its id, due time and the place it was read from. One Spark jo
 topics of unsettled rows, from the earliest claim on, and finds which rows are there.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from sendlater.dialects import delivered_headers, delivered_stages, fingerprint,
 from sendlater.dialects.decode import COPY_OF
 from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.sql import header, text, texts
-from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.errors import BrokerUnavailable, Fenced, StoreUnavailable, StoreWentBack
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
@@ -32,6 +33,10 @@ from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 PLACE = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
 """The id of a rejected record, see `rejected_schedule`."""
 REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
+AWAY_S = 1.0
+"""A broker that takes longer to answer was away."""
+FAILURES_MAX = 3
+"""Look-ups that fail one after the other although the broker answers; then there is none."""
 _log = structlog.get_logger()
 
 
@@ -63,16 +68,20 @@ class CrashLookup:
     ) -> None:
         self._spark, self._settings = spark, settings
         self._pending, self._topics = pending, topics
+        self._away = False
+        self._failures = 0
 
     def settle(self, *, owner: int, lane: int | None = None) -> int:
         """Settle what is found; returns how many rows. `release` takes the others.
 
-        Without permission to read, or if the broker does not answer, nothing is settled: then
-        unsettled rows are delivered again, and the log says so.
+        Without permission to read, or if look-ups keep failing, nothing is settled: then unsettled
+        rows are delivered again, and the log says so. Raises BrokerUnavailable, Fenced,
+        StoreUnavailable, StoreWentBack: the caller must try again before it releases them.
         """
         batches = list(unsettled(self._pending, lane=lane))
         if not batches:
             return 0
+        self._await_broker()
         rows = [
             _Row(batch, packed, unpack(schedule_id, packed))
             for batch in batches
@@ -90,12 +99,17 @@ class CrashLookup:
             # The caller tries again: rows released without a look-up may be delivered twice.
             raise
         except Exception as error:
+            self._topics.require_answer()
+            self._failures += 1
+            if self._failures < FAILURES_MAX:
+                raise BrokerUnavailable(f"unsettled deliveries: no look-up: {error!r}") from error
             _log.error(
                 "unsettled deliveries cannot be looked up; they are delivered again",
                 rows=len(rows),
-                cause=str(error)[:500],
+                cause=repr(error)[:500],
             )
             return 0
+        self._failures = 0
         _log.warning(
             "unsettled deliveries looked up",
             rows=len(rows),
@@ -103,6 +117,18 @@ class CrashLookup:
             again=len(rows) - len(found.arrived),
         )
         return len(done)
+
+    def _await_broker(self) -> None:
+        """A broker that was away first takes what it was sent before: look after that."""
+        asked_s = time.monotonic()
+        try:
+            self._topics.require_answer()
+        except BrokerUnavailable:
+            self._away = True
+            raise
+        if self._away or time.monotonic() - asked_s > AWAY_S:
+            time.sleep(self._settings.recovery_pause_ms / 1_000)
+            self._away = False
 
     def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
         schedules = [row.schedule for row in rows]

@@ -92,6 +92,7 @@ class Queries:
         settings, spark = self.settings, self._spark
         assert worker.lane is not None
         assert spark is not None
+        self._look_for_restart()
         if self._crash_lookup is not None:
             self._crash_lookup.settle(owner=self.owner, lane=worker.lane)
         if worker.refused and self._targets is not None:
@@ -99,7 +100,7 @@ class Queries:
             RecordByRecord(settings, self.pending, self._targets, owner=self.owner).deliver(
                 worker.lane
             )
-        worker.run = self.pending.open_lane(worker.lane, owner=self.owner)
+        worker.run = self.pending.open_lane(worker.lane, owner=self.owner, looked_up=True)
         self._look_for_restart()
         url = self.installation.redis_url
         lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
@@ -110,7 +111,9 @@ class Queries:
         """A restarted server may have lost its last moments: claims, and what intake had read.
         Nothing is claimed before that is read again, nor by a run from before the restart.
 
-        Positions do not show it: what is lost may have come and gone between two looks at them."""
+        Positions do not show it: what is lost may have come and gone between two looks at them.
+        A lane's start looks twice: what it settles and releases, and what it may claim, must be
+        after the mark."""
         if self.pending.is_armed(owner=self.owner):
             return
         _log.warning("the store was restarted: deliveries wait for intake")

@@ -50,7 +50,6 @@ class Takeover(Queries):
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)
         # All start together, as each takes seconds; lanes are held until intake has caught up.
-        self.pending.arm(owner=self.owner)
         hold(self.pending, owner=self.owner)
         for worker in reversed(self._workers):
             worker.begin()
@@ -91,13 +90,14 @@ class Takeover(Queries):
     def _fill(self, stop: threading.Event) -> Ends:
         """Settle or release old batches, fill the store; returns the ends intake must reach."""
         settings = self.settings
+        self.pending.arm(owner=self.owner)
         if self._topics is not None:
             assert self._spark is not None
             self._crash_lookup = CrashLookup(self._spark, settings, self.pending, self._topics)
             if any(shard.batches() for shard in self.pending.shards):
                 stop.wait(settings.recovery_pause_ms / 1_000)
             self._crash_lookup.settle(owner=self.owner)
-        self.pending.release_all(owner=self.owner)
+        self.pending.release_all(owner=self.owner, looked_up=True)
         if self._topics is None:
             return {}
         assert self._spark is not None

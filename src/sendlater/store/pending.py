@@ -114,24 +114,30 @@ class Pending:
         """Whether every server still has the mark of `arm`."""
         return all(shard.is_armed(f"{self.space}/{owner}") for shard in self.shards)
 
-    def open_lane(self, lane: int, *, owner: int) -> int:
+    def open_lane(self, lane: int, *, owner: int, looked_up: bool = False) -> int:
         """Begin a new run of a lane: older runs can claim no more, their batches are released.
 
-        A run claims only from servers that have not restarted since it began.
+        A run claims only from servers that have not restarted since it began. `looked_up`: the
+        caller has called `arm`, and then settled what had arrived of these batches; raises
+        StoreWentBack if a server has restarted since, because it may have lost that.
         """
-        run = self._begin(f"lane:{lane}", owner=owner)
+        run, mark = self._begin(f"lane:{lane}", owner=owner), f"{self.space}/{owner}"
         for shard in self.shards:
             shard.arm(self._armed_as(lane, run, owner=owner))
             for name, of_lane in shard.batches().items():
                 if of_lane == lane:
-                    shard.release(name, owner=owner)
+                    shard.release(name, owner=owner, armed_as=mark if looked_up else "")
         return run
 
-    def release_all(self, *, owner: int) -> None:
-        """Put back every unsettled batch; only after the fence and before lanes start."""
+    def release_all(self, *, owner: int, looked_up: bool = False) -> None:
+        """Put back every unsettled batch; only after the fence and before lanes start.
+
+        `looked_up`: see `open_lane`.
+        """
+        mark = f"{self.space}/{owner}" if looked_up else ""
         for shard in self.shards:
             for name in shard.batches():
-                shard.release(name, owner=owner)
+                shard.release(name, owner=owner, armed_as=mark)
 
     def settle(self, batch: Batch, *, owner: int | None = None) -> int:
         """Settle a batch on every shard; returns how many schedules were delivered.

@@ -170,10 +170,13 @@ class Shard:
         return Claim([], [], next_due_ms=int(float(got)) if got else None)
 
     def arm(self, name: str) -> None:
-        """Allow claims and settling under this name, until the server restarts."""
+        """Allow claims, settling and releases under this name, until the server restarts."""
         script("claim").armed(name).arm(self.client, **self._refused_claim())
         nothing = {"batch": self._batch_key(""), "name": ""}
         script("settle").armed(name).arm(self.client, **self._keys("state", "batches"), **nothing)
+        keys = self._keys("due", "record", "state", "wake", "batches")
+        nobody = {"owner": "0", "count_max": 0}
+        script("release").armed(name).arm(self.client, **keys, **nothing, **nobody)
 
     def is_armed(self, name: str) -> bool:
         """Whether the server still knows the scripts of this name."""
@@ -224,11 +227,15 @@ class Shard:
         """Unsettled batches and their lanes."""
         return {k.decode(): int(v) for k, v in self._all("batches").items()}
 
-    def release(self, name: str, *, owner: int) -> None:
-        """Put a batch back to pending, in steps, so that Redis serves others in between."""
+    def release(self, name: str, *, owner: int, armed_as: str = "") -> None:
+        """Put a batch back to pending, in steps, so that Redis serves others in between.
+
+        With `armed_as`, raises StoreWentBack if the server has restarted since `arm`.
+        """
+        release = script("release").armed(armed_as) if armed_as else script("release")
         left = 1
         while left:
-            left = script("release")(
+            left = release(
                 self.client,
                 **self._keys("due", "record", "state", "wake", "batches"),
                 batch=self._batch_key(name),

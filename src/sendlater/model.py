@@ -51,6 +51,7 @@ class Reason(StrEnum):
     ID_TOO_LONG = "id-too-long"
     TOO_LARGE = "too-large"
     BAD_ENVELOPE = "bad-envelope"
+    BAD_HEADERS = "bad-headers"
     UNKNOWN_TOPIC = "unknown-topic"
     NOT_AUTHORISED = "not-authorised"
     CANNOT_CANCEL = "cannot-cancel"

@@ -23,6 +23,8 @@ COPIED = "sendlater-copied"
 AGAIN = "sendlater-again"
 """In, on a journal: `topic/partition/offset` of the schedule that this record is a copy of, written
 after the tombstone of an older one. It is not a new version."""
+UNREADABLE = "sendlater-unreadable-headers"
+"""In, instead of headers one of whose names is not UTF-8; such a record is rejected."""
 CALLER_SERVICE = "CALLER_SERVICE"
 """In and out: the sender of a JSON envelope."""
 

@@ -26,6 +26,7 @@ def reason_of(settings: Settings) -> str:
         f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
         f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
         "dialect = 'headers' AND value IS NULL": None,
+        f"array_contains(names, {sql.text(names.UNREADABLE)})": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
         "time_name IS NULL": Reason.NO_TIME,
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
@@ -73,6 +74,7 @@ def detail_of(settings: Settings) -> str:
             """'a JSON object with topic, message and countdown, in UTF-8'""",
             sql.excerpt("value"),
         ),
+        Reason.BAD_HEADERS: ("'headers with names in UTF-8'", "'other bytes'"),
         Reason.NO_TIME: (
             f"if(dialect = 'envelope', 'countdown', 'one of {', '.join(names.TIMES)}')",
             "'nothing'",

@@ -19,11 +19,7 @@ from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane
 from sendlater.spark.delivery.query import start_lane
 from sendlater.spark.delivery.targets import Targets
-from sendlater.spark.intake.query import (
-    inbox_records,
-    start_intake,
-    starting_offsets,
-)
+from sendlater.spark.intake.query import start_intake
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.intake.watermark import Watermark
 from sendlater.spark.journal.copy_inboxes import Copier
@@ -56,7 +52,6 @@ class Queries:
         self._scratch = settings.data_dir / "checkpoints" / settings.space
         self._checkpoint = 0
         self._seen: dict[str, int] = {}
-        self._partitions: dict[str, int] = {}
         self._inbox_watch: InboxWatch | None = None
         self._topics: KafkaTopics | None = None
         self._broker: RedisBroker | None = None
@@ -128,14 +123,12 @@ class Queries:
         assert spark is not None
         self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
         if self._inbox_watch is not None:
-            self._partitions = self._inbox_watch.begin(owner=self.owner)
+            self._inbox_watch.begin(owner=self.owner)
         self._seen = self.pending.positions()
-        starts = starting_offsets(self.settings, self._seen, self._partitions)
-        redis_url = self.installation.redis_url
         return start_intake(
-            inbox_records(spark, self.settings, redis_url=redis_url, starts=starts),
+            spark,
             self.settings,
-            redis_url=redis_url,
+            redis_url=self.installation.redis_url,
             owner=self.owner,
             run=run,
             checkpoint=self._next_checkpoint("intake"),

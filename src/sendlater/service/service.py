@@ -34,7 +34,7 @@ class Service(StoreWatch):
         on_standby: Callable[[], None] = lambda: None,
     ) -> bool:
         """Get ready, wait until no other service is active, take over. Then every query runs, and
-        intake has finished its first batch.
+        intake reads every inbox.
 
         False if `stop` was set before that; `on_standby` is called if there is a wait.
         Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
@@ -52,7 +52,7 @@ class Service(StoreWatch):
         if not self._take_over(stop):
             return False
         self._sidecars.start()
-        self._workers[-1].await_first_batch(stop)
+        self._await_intake(stop)
         return True
 
     def rebuild(self) -> None:
@@ -79,12 +79,10 @@ class Service(StoreWatch):
         if settings.on_kafka:
             self._topics = KafkaTopics(client_options(settings))
             self._inbox_watch = InboxWatch(self._topics, settings, self.pending)
-            self._partitions = own_kafka_topics(
-                self._topics, settings, liveness=self._etf1 is not None
-            )
+            own_kafka_topics(self._topics, settings, liveness=self._etf1 is not None)
         else:
             topics = open_topics(self.installation.redis_url, settings)
-            self._partitions = own_redis_topics(topics, settings)
+            own_redis_topics(topics, settings)
             self._broker = RedisBroker(topics)
         if self._etf1 is not None:
             self._sidecars.answer_as_etf1(self._etf1)

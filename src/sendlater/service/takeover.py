@@ -6,17 +6,18 @@ import time
 from functools import partial
 
 import structlog
-from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.brokers.own_topics import inbox_ends
 from sendlater.errors import BrokerUnavailable, StoreUnavailable, StoreWentBack
 from sendlater.service.queries import Queries
-from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
+from sendlater.service.supervision import (
+    FIRST_BATCH_S,
+    FIRST_BATCH_WATCH_S,
+    STORE_WATCH_S,
+    WATCH_S,
+)
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.targets import Targets
-from sendlater.spark.intake.query import (
-    intake_progress,
-)
 from sendlater.spark.intake.watermark import Inboxes, Watermark
 from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
@@ -69,18 +70,13 @@ class Takeover(Queries):
     def _new_watermark(self) -> Watermark:
         settings, copier, intake = self.settings, self._copier, self._workers[-1]
         ends = partial(inbox_ends, self._topics, self._broker)
-
-        def progress() -> tuple[int, int, dict[str, int]] | None:
-            return intake_progress(intake.run, intake.query)
-
         return Watermark(
             self.pending,
             Inboxes(
                 ends=partial(ends, [inbox.topic for inbox in settings.taken_in]),
                 copied_ends=partial(ends, [i.topic for i in settings.inboxes if i.copy_to]),
                 copied=copier.copied if copier is not None else dict,
-                progress=progress,
-                begins=lambda: not intake.failed and progress() is None,
+                begins=lambda: not intake.failed and not self._reads(),
             ),
             owner=self.owner,
             margin_ms=settings.margin_ms,
@@ -119,15 +115,24 @@ class Takeover(Queries):
             if intake.failed and waited_ms > self.settings.hold_ms_max:
                 _log.error("intake fails: deliveries wait no longer for it", waited_ms=waited_ms)
                 return True
-            query = intake.query
-            progress = query.lastProgress if isinstance(query, StreamingQuery) else None
-            if reached(ends, seen=self.pending.positions(), progress=progress):
+            if reached(ends, positions=self.pending.positions()):
                 return True
             if stop.wait(WATCH_S):
                 return False
             if self._store_is_lost():
                 raise StoreWentBack("it was lost before intake had caught up")
             self._look_after(intake, time.monotonic())
+
+    def _reads(self) -> bool:
+        """Whether intake reads every inbox."""
+        return self.pending.reading(self._workers[-1].run, tasks=self.settings.intake_slots)
+
+    def _await_intake(self, stop: threading.Event) -> None:
+        """Wait until intake reads; not if it has failed, nor forever, nor if `stop` is set."""
+        intake, deadline_s = self._workers[-1], time.monotonic() + FIRST_BATCH_S
+        while intake.query is not None and intake.query.isActive and not self._reads():
+            if time.monotonic() > deadline_s or stop.wait(FIRST_BATCH_WATCH_S):
+                return
 
     def _store_is_lost(self) -> bool:
         """Whether the store has forgotten its owner, or is no (longer a) copy of the journals."""

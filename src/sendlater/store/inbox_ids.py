@@ -36,10 +36,8 @@ def recognise(pending: Pending, ids: Mapping[str, str], *, owner: int) -> list[s
 
 def _keys(shard: Shard) -> dict[str, str]:
     seen = shard.keys["seen"]
-    passed = seen.removesuffix("seen") + "passed"
     return {
         "seen": seen,
-        "passed": passed,
         "topics": seen + ":topics",
         "state": shard.keys["state"],
     }

@@ -5,8 +5,7 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
 `batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
 `targets` (hash topic -> model.Target), `wanted` (targets not checked yet),
-`batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`), `passed` (hash
-like `seen`: positions read past without a record there),
+`batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
 deliveries, for people). Journals add `touched` and `beyond` (ids that intake has seen while the
@@ -169,11 +168,17 @@ class Pending:
     # --- intake ---------------------------------------------------------------------------------
 
     def open_intake(self, *, owner: int) -> int:
-        """Begin a new run of the intake query, whose batches count from 0 again."""
-        run = self._begin("intake_run", owner=owner)
-        for shard in self.shards:
-            shard.advance(owner=owner, run=run, batch=-1, ends=[])
-        return run
+        """Begin a new run of the intake query; returns its number."""
+        return self._begin("intake_run", owner=owner)
+
+    def note_reading(self, run: int, task: int) -> None:
+        """A task of this run of intake is ready: what it reads from now on is parked at once."""
+        self.shards[0].mark("state", {f"reading:{task}": run})
+
+    def reading(self, run: int, *, tasks: int) -> bool:
+        """Whether all tasks of this run of intake are ready."""
+        state = self.shards[0].state()
+        return all(state.get(f"reading:{task}") == str(run) for task in range(tasks))
 
     def _begin(self, what: str, *, owner: int) -> int:
         run = 0
@@ -195,22 +200,9 @@ class Pending:
 
         A shard that does not know a partition counts with position 0.
         """
-        seen = [_furthest(shard.seen(), shard.passed()) for shard in self.shards]
+        seen = [shard.seen() for shard in self.shards]
         sources = {source for one in seen for source in one}
         return {source: min(one.get(source, 0) for one in seen) for source in sources}
-
-    def set_passed(self, ends: dict[str, int], *, owner: int, run: int, batch: int) -> None:
-        """Record that a committed batch of intake has read up to `ends`, where no record is."""
-        flat = [part for pair in ends.items() for part in pair]
-        for shard in self.shards:
-            script("passed")(
-                shard.client,
-                **shard._keys("passed", "state"),
-                owner=owner,
-                run=run,
-                batch=batch,
-                rest=flat,
-            )
 
     def set_bound(self, bound_ms: int, *, owner: int) -> None:
         """Limit this owner's claims to what is due until then (no bound: no limit); ends a hold."""
@@ -309,7 +301,3 @@ class Pending:
             ]
         due = [int(head[0][1]) for head in heads if head]
         return min(due, default=None)
-
-
-def _furthest(seen: dict[str, int], passed: dict[str, int]) -> dict[str, int]:
-    return {source: max(seen.get(source, 0), passed.get(source, 0)) for source in seen | passed}

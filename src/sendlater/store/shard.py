@@ -69,7 +69,7 @@ class Shard:
         self.space, self.number = space, number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "passed")
+        more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus")
         self.keys = {name: prefix + name for name in (*names, *more)}
 
     def _keys(self, *names: str) -> dict[str, Any]:
@@ -88,28 +88,28 @@ class Shard:
         rows: list[Any],
         *,
         owner: str = "",
-        source: str = "",
-        seen_before: str = "",
-        seen_after: str = "",
+        ends: Iterable[tuple[str, str, str]] = (),
         journal: bool = False,
         rejected_count: int = 0,
     ) -> int:
-        """Write flat rows [id, due_ms or '', record, ...] and the position after them.
+        """Write flat rows [id, due_ms or '', record, ...], and how far inbox partitions are read.
 
+        `ends`: for each `topic/partition` that the rows are from, its position before ('' if there
+        is none yet) and after them. `journal`: whether these are partitions of journals.
         A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself.
-        Raises StoreWentBack when `source` does not stand at `seen_before`, Fenced for an old owner.
+        Raises StoreWentBack when a source does not stand at its position before, Fenced for an old
+        owner, StoreUnavailable.
         """
+        flat = [part for source in ends for part in source]
         count: int = script("park")(
             self.client,
             **self._keys("due", "record", "seen", "state", "wake", "changes"),
             **self._keys("touched", "beyond", "overtaken", "surplus", "batches", "aside"),
             owner=owner,
-            source=source,
             journal="1" if journal else "",
-            seen_before=seen_before,
-            seen_after=seen_after,
             rejected_count=rejected_count,
-            rest=rows,
+            sources=len(flat) // 3,
+            rest=[*flat, *rows],
         )
         return count
 
@@ -244,24 +244,9 @@ class Shard:
                 count_max=RELEASE_COUNT_MAX,
             )
 
-    def advance(self, *, owner: int, run: int, batch: int, ends: list[str]) -> None:
-        """Commit an intake batch: `ends` is flat [source, seen_before, seen_after, ...]."""
-        script("advance")(
-            self.client,
-            **self._keys("seen", "state"),
-            owner=owner,
-            run=run,
-            batch=batch,
-            rest=ends,
-        )
-
     def seen(self) -> dict[str, int]:
         """Next position to read, per inbox partition."""
         return {k.decode(): int(v) for k, v in self._all("seen").items()}
-
-    def passed(self) -> dict[str, int]:
-        """Positions that intake has read past without a record there, per inbox partition."""
-        return {k.decode(): int(v) for k, v in self._all("passed").items()}
 
     def mark(self, key: str, values: dict[str, str | int], *, word: str = "") -> None:
         """Set fields of one of our hashes (an empty value removes one), even when Redis is full,

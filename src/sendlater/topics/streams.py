@@ -124,8 +124,8 @@ class Topics:
 
         Waits up to `block_ms` (at most 1 s) for the first one; may return an empty list.
         """
-        after = {(topic, partition): layout.entry_id_of(after_position)}
-        return self.read_streams(["XREAD"], after, count=count_max, block_ms=block_ms)
+        after = {(topic, partition): after_position}
+        return self.read_each(after, count_max=count_max, block_ms=block_ms)
 
     def read_range(
         self, topic: str, partition: int, *, start: int, end: int, count_max: int
@@ -157,8 +157,17 @@ class Topics:
 
     def wait(self, after_positions: Mapping[Place, int], *, block_ms: int) -> bool:
         """Wait up to `block_ms` for a record after these positions; whether there is one."""
+        return bool(self.read_each(after_positions, count_max=1, block_ms=block_ms))
+
+    def read_each(
+        self, after_positions: Mapping[Place, int], *, count_max: int, block_ms: int
+    ) -> list[TopicRecord]:
+        """Up to `count_max` records of each partition after these positions, in order within it.
+
+        Waits up to `block_ms` (at most 1 s) for the first one; may return an empty list.
+        """
         after = {place: layout.entry_id_of(p) for place, p in after_positions.items()}
-        return bool(self.read_streams(["XREAD"], after, count=1, block_ms=block_ms))
+        return self.read_streams(["XREAD"], after, count=count_max, block_ms=block_ms)
 
     def close(self) -> None:
         """End waits and close connections."""

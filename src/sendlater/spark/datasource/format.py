@@ -18,7 +18,12 @@ DUE_SCHEMA = (
     "origin_partition int, origin_position bigint, origin_timestamp_ms bigint"
 )
 """Columns of the service's own `readStream`; a dialect's decoding ends in the same columns."""
-OWN, BUCKETS = "owner", "pending"
+INBOX_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+"""Columns of the service's inboxes: those of Spark's Kafka source that decoding needs."""
+OWN, BUCKETS, INBOXES = "owner", "pending", "inboxes"
 """Options that only the service gives, for lanes, buckets and intake."""
 
 
@@ -32,6 +37,8 @@ class SendLater(DataSource):
 
     def schema(self) -> str:
         """Columns of the rows that are read."""
+        if INBOXES in self.options:
+            return INBOX_SCHEMA
         if self._is_the_services():
             return DUE_SCHEMA
         from sendlater.spark.datasource.pending_reader import PENDING_SCHEMA
@@ -54,7 +61,11 @@ class SendLater(DataSource):
         return ScheduleWriter(self.options, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
-        """A lane, bucket 0, or a user's query that replaces them."""
+        """The inboxes, a lane, bucket 0, or a user's query that replaces them."""
+        if INBOXES in self.options:
+            from sendlater.spark.intake.inbox_source import InboxSource
+
+            return InboxSource(self.options)
         if self.options.get(BUCKETS) == "buckets":
             from sendlater.spark.buckets.hold_source import HeldReader
             from sendlater.spark.buckets.holding import Holding

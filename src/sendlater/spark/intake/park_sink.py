@@ -1,19 +1,18 @@
 """The pending store as a Spark sink: rows become schedules, with the place they were read from."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sendlater.clock import SystemClock
+from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
-from sendlater.store import Pending, Shard
+from sendlater.store import Pending
 from sendlater.store.admin import tell
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
@@ -23,20 +22,14 @@ if TYPE_CHECKING:
 
 WAITED = "waited "
 """Beginning of the `change` of a rejected record's tombstone; the id it waited under follows."""
-BATCH_ID_PROPERTY = "streaming.sql.batchId"
-"""Spark's name for the batch of a task (MicroBatchExecution.BATCH_ID_KEY)."""
-
-
-@dataclass(slots=True)
-class Parked(WriterCommitMessage):
-    """What one task parked: per source its end, and the position of each shard."""
-
-    ends: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, list[str]] = field(default_factory=dict)
+WARM_UP = -1
+"""Partition of rows that only warm up what they pass."""
+TARGETS_REFRESH_MS = 2_000
+"""How long a task uses its copy of the known target topics."""
 
 
 class ParkWriter(DataSourceStreamArrowWriter):
-    """`write` runs in tasks, `commit` on the driver."""
+    """`write` runs in tasks; nothing is left for the driver to commit."""
 
     def __init__(self, options: Any) -> None:
         self.url = options["redis.url"]
@@ -45,135 +38,180 @@ class ParkWriter(DataSourceStreamArrowWriter):
         self.check_targets = options.get("check_targets", "false") == "true"
         self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
 
-    def _pending(self) -> Pending:
-        return Pending(connect(self.url), space=self.space, shards=self.shards)
-
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Parked:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Park Arrow batches in the columns of `sendlater.dialects`, in the order they come."""
         context = TaskContext.get()
         assert context is not None, "write runs in a task"
-        pending = self._pending()
+        pending = Pending(connect(self.url), space=self.space, shards=self.shards)
         try:
             task = ParkTask(pending, self.owner, self.check_targets, self.journals)
-            task.require(self.run, int(context.getLocalProperty(BATCH_ID_PROPERTY) or 0))
+            ready = False
             for batch in iterator:
                 task.park(batch)
-            return task.finish()
+                if not ready and task.ends:
+                    ready = True
+                    pending.note_reading(self.run, context.partitionId())
+            return WriterCommitMessage()
         finally:
             pending.client.close()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Record that every shard has seen what the batch read."""
-        pending = self._pending()
-        parked = [message for message in messages if isinstance(message, Parked)]
-        for number, shard in enumerate(pending.shards):
-            ends: list[str] = []
-            for message in parked:
-                for source, end in message.ends.items():
-                    stands = message.seen[source][number]
-                    # Also for a shard that is at the end: it may have lost what a task wrote there.
-                    ends += [source, stands, str(max(end, int(stands or 0)))]
-            shard.advance(owner=self.owner, run=self.run, batch=batchId, ends=ends)
-        pending.client.close()
+        """Nothing to do: rows and positions are written together."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: rows and their position are written together."""
+        """Nothing to undo, for the same reason."""
 
 
 class ParkTask:
-    """One task's rows, gathered per shard and source into calls of limited size."""
+    """One task's rows, gathered per shard into calls of limited size.
+
+    A marker (see `inbox_rows`) ends what has come from its partition so far: when one is met, all
+    that was gathered is written, and every shard learns the new positions.
+    """
 
     def __init__(
-        self, pending: Pending, owner: int, check_targets: bool, journals: frozenset[str]
+        self,
+        pending: Pending,
+        owner: int,
+        check_targets: bool,
+        journals: frozenset[str],
+        clock: Clock | None = None,
     ) -> None:
         self.owner, self.journals = owner, journals
-        self.clock = SystemClock()
-        self.shards: list[Shard] = pending.shards
-        found = [shard.seen() for shard in self.shards]
-        self.found = [{k: str(v) for k, v in one.items()} for one in found]
-        self.message = Parked()
-        self.waiting: dict[tuple[int, str], list[Any]] = {}
-        self.sizes: Counter[tuple[int, str]] = Counter()
-        self.rejected: Counter[tuple[int, str]] = Counter()
+        self.clock = clock or SystemClock()
+        self.shards = pending.shards
+        self.ends: dict[str, int] = {}
+        """Per source the position after what was gathered."""
+        self.seen: dict[str, list[str]] = {}
+        """Per source where each shard stands."""
+        self.rows: dict[tuple[int, bool], list[Any]] = {}
+        """Per shard, and whether they are from journals."""
+        self.sizes: Counter[tuple[int, bool]] = Counter()
+        self.rejected: Counter[tuple[int, bool]] = Counter()
         self.reasons: Counter[str] = Counter()
-        known = self.shards[0].targets() if check_targets else None
-        self.known = None if known is None else {topic.decode() for topic in known}
-
-    def require(self, run: int, batch: int) -> None:
-        """Raises StoreWentBack if the batch before this one is not in the store."""
-        allowed = {f"{run}/{batch - 1}", f"{run}/{batch}"}
-        for shard in self.shards:
-            stands = shard.state().get("intake", "")
-            if stands not in allowed:
-                raise StoreWentBack(f"intake stands at {stands!r}, expected one of {allowed}")
+        self.check_targets = check_targets
+        self.known: set[str] = set()
+        self.known_until_ms = 0.0
 
     def park(self, batch: "pa.RecordBatch") -> None:
-        """Gather one Arrow batch, and write calls that are full."""
+        """Gather one Arrow batch; write calls that are full, and everything at a marker."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards, changes = columns
+        self._want(fields[0])
         now_ms = self.clock.now_ms()
-        if self.known is not None and (new := set(fields[0]) - self.known - {None}):
-            self.shards[0].want(sorted(topic.encode() for topic in new))
-            self.known |= new
+        ended = False
         for schedule_id, due_ms, shard, change, row in zip(
             ids, due, shards, changes, zip(*fields, strict=True), strict=True
         ):
-            _, _, _, value, headers, dialect, origin, from_partition, at, _ = row
+            *_, origin, from_partition, at, stamp_ms = row
+            if origin is None:
+                continue
             source = f"{origin}/{from_partition}"
-            seen = self.message.seen.get(source)
-            if seen is None:
-                seen = [one.get(source, "") for one in self.found]
-                self.message.seen[source] = seen
-            self.message.ends[source] = at + 1
-            # A cancellation of only one version has that version as its value.
-            packed = (value or "") if due_ms is None else pack_columns(row)
-            if due_ms is None and change is not None and change.startswith(WAITED):
-                waited, change = change.removeprefix(WAITED).encode(), None
-                self._gather(crc32(waited) % len(self.shards), source, at, (waited, "", packed))
-            when: Any = "" if due_ms is None else due_ms
-            if dialect == "rejected":
-                when = min(due_ms, now_ms)
-            if change is not None:
-                when = f"{change}|{when}"
-            taken = self._gather(shard, source, at, (schedule_id, when, packed))
-            if taken and dialect == "rejected":
-                self.rejected[shard, source] += 1
-                self.reasons[f"rejected:{_reason(headers)}"] += 1
+            if stamp_ms is None:
+                self._mark(source, at)
+                ended = True
+            else:
+                self._gather(source, shard, schedule_id, due_ms, change, row, now_ms)
+        if ended:
+            self.flush()
 
-    def _gather(self, shard: int, source: str, at: int, row: tuple[Any, ...]) -> bool:
-        """Add a row, unless its shard has seen the record before; write a full call first."""
-        if at < int(self.message.seen[source][shard] or 0):
-            return False
-        place = (shard, source)
-        rows = self.waiting.setdefault(place, [])
+    def _want(self, topics: Sequence[str | None]) -> None:
+        """Have target topics looked up that the service does not know yet."""
+        if not self.check_targets:
+            return
+        now_ms = self.clock.elapsed_ms()
+        if now_ms >= self.known_until_ms:
+            self.known = {topic.decode() for topic in self.shards[0].targets()}
+            self.known_until_ms = now_ms + TARGETS_REFRESH_MS
+        if new := {topic for topic in topics if topic} - self.known:
+            self.shards[0].want(sorted(topic.encode() for topic in new))
+            self.known |= new
+
+    def _mark(self, source: str, at: int) -> None:
+        """Everything before `at` has come. A source's first marker tells where reading begins."""
+        if source in self.ends:
+            self.ends[source] = max(self.ends[source], at)
+            return
+        stands = [str(shard.seen().get(source, "")) for shard in self.shards]
+        if min(int(one or 0) for one in stands) < at:
+            raise StoreWentBack(f"{source} is read from {at}, but the shards stand at {stands}")
+        self.seen[source], self.ends[source] = stands, at
+
+    def _gather(
+        self,
+        source: str,
+        shard: int,
+        schedule_id: bytes,
+        due_ms: int | None,
+        change: str | None,
+        row: tuple[Any, ...],
+        now_ms: int,
+    ) -> None:
+        """Add a record's row to its shard's, unless that has seen the record before."""
+        _, _, _, value, headers, dialect, _, from_partition, at, _ = row
+        # A cancellation of only one version has that version as its value.
+        packed = (value or "") if due_ms is None else pack_columns(row)
+        if from_partition == WARM_UP:
+            return
+        if due_ms is None and change is not None and change.startswith(WAITED):
+            waited, change = change.removeprefix(WAITED).encode(), None
+            self._add(source, crc32(waited) % len(self.shards), at, (waited, "", packed))
+        when: Any = "" if due_ms is None else due_ms
+        if dialect == "rejected":
+            when = min(due_ms or 0, now_ms)
+        if change is not None:
+            when = f"{change}|{when}"
+        taken = self._add(source, shard, at, (schedule_id, when, packed))
+        if taken and dialect == "rejected":
+            self.rejected[taken] += 1
+            self.reasons[f"rejected:{_reason(headers)}"] += 1
+        self.ends[source] = max(self.ends[source], at + 1)
+
+    def _add(
+        self, source: str, shard: int, at: int, row: tuple[Any, ...]
+    ) -> tuple[int, bool] | None:
+        """Where the row waits; a full call is written first. None if the shard has seen it."""
+        if at < int(self.seen[source][shard] or 0):
+            return None
+        place = (shard, source.rpartition("/")[0] in self.journals)
+        rows = self.rows.setdefault(place, [])
         if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
-            self._write(place, at)
-            rows = self.waiting.setdefault(place, [])
-        rows += row
+            self._write(place)
+        self.rows[place] += row
         self.sizes[place] += len(row[-1])
-        return True
+        return place
 
-    def _write(self, place: tuple[int, str], after: int) -> None:
-        number, source = place
-        seen = self.message.seen[source]
-        del self.sizes[place]
+    def flush(self) -> None:
+        """Write what is left, and the positions to every shard."""
+        kinds = {source.rpartition("/")[0] in self.journals for source in self.ends}
+        for shard in range(len(self.shards)):
+            for journal in sorted(kinds):
+                self._write((shard, journal))
+        tell(self.shards[0], self.reasons)
+        self.reasons.clear()
+
+    def _write(self, place: tuple[int, bool]) -> None:
+        number, journal = place
+        ends = [
+            (source, self.seen[source][number], str(end))
+            for source, end in self.ends.items()
+            if end > int(self.seen[source][number] or 0)
+            and (source.rpartition("/")[0] in self.journals) == journal
+        ]
+        rows = self.rows.get(place, [])
+        if not rows and not ends:
+            return
         self.shards[number].park(
-            self.waiting.pop(place),
+            rows,
             owner=str(self.owner),
-            source=source,
-            seen_before=seen[number],
-            seen_after=str(after),
-            journal=source.rpartition("/")[0] in self.journals,
+            ends=ends,
+            journal=journal,
             rejected_count=self.rejected.pop(place, 0),
         )
-        seen[number] = str(after)
-
-    def finish(self) -> Parked:
-        """Write the rest; returns what the driver needs to commit."""
-        for place in list(self.waiting):
-            self._write(place, self.message.ends[place[1]])
-        tell(self.shards[0], self.reasons)
-        return self.message
+        self.rows[place] = []
+        del self.sizes[place]
+        for source, _, end in ends:
+            self.seen[source][number] = end
 
 
 def _reason(headers: Any) -> str:

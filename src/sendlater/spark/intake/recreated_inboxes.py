@@ -25,8 +25,8 @@ class InboxWatch:
         self._ids: dict[str, str] = {}
         self._asked_s = 0.0
 
-    def begin(self, *, owner: int) -> dict[str, int]:
-        """Call it before each start of intake; returns the inboxes' current partition counts.
+    def begin(self, *, owner: int) -> None:
+        """Call it before each start of intake.
 
         For a recreated plain inbox the store forgets its positions; a recreated journal is read as
         a whole, when the store is filled again. Raises Unavailable, Fenced.
@@ -35,7 +35,6 @@ class InboxWatch:
         self._ids = {topic: told.id for topic, told in facts.items()}
         plain = {i.topic for i in self._settings.taken_in if not i.journal}
         recognise(self._pending, {t: self._ids[t] for t in plain}, owner=owner)
-        return {topic: told.partitions for topic, told in facts.items()}
 
     def made_anew(self) -> set[str]:
         """Inboxes recreated since intake began; asks the broker once in WATCH_S."""

@@ -28,10 +28,8 @@ TICKS_A_MARGIN = 10
 """Requests within a margin otherwise; the watermark is at least one such pause behind."""
 TICK_S_MAX = 0.5
 """Longest such pause, for a long margin."""
-PASSED_AFTER_MS = 1_000
-"""After waiting so long before an end, ask Spark: perhaps there is no record before that end."""
 BEGIN_MS_MAX = 120_000
-"""For so long after a start, `hold_ms_max` does not run while intake is on its first batch."""
+"""For so long after a start, `hold_ms_max` does not run while intake is starting."""
 TOLD_EVERY_MS = 10_000
 """Pause between two log lines about deliveries that do not wait any longer."""
 
@@ -51,10 +49,8 @@ class Inboxes:
     """Ends of the inboxes that are copied to one of those."""
     copied: Callable[[], Positions] = dict
     """How far they have been copied."""
-    progress: Callable[[], tuple[int, int, Positions] | None] = lambda: None
-    """Intake's run, its last batch, and how far Spark has read with it."""
     begins: Callable[[], bool] = lambda: False
-    """Whether intake is on its way to its first batch and has not failed."""
+    """Whether intake is starting, and has not failed."""
 
 
 @dataclass(slots=True)
@@ -176,21 +172,9 @@ class Watermark:
                 except MissingInbox:
                     return
             if not _reached(look.ends, positions):
-                if elapsed - look.elapsed_ms > PASSED_AFTER_MS:
-                    self._pass(look.ends, positions)
                 return
             self._at_ms, self._moved = look.at_ms, elapsed
             self._looks.popleft()
-
-    def _pass(self, ends: Positions, positions: Positions) -> None:
-        """For partitions that end without a record (transaction markers), use Spark's position."""
-        progress = self._inboxes.progress()
-        if progress is None:
-            return
-        run, batch, read = progress
-        behind = {s: read[s] for s in ends if positions.get(s, 0) < min(ends[s], read.get(s, 0))}
-        if behind:
-            self._pending.set_passed(behind, owner=self._owner, run=run, batch=batch)
 
     def _tell(self, elapsed: float) -> None:
         assert self._resumed is not None

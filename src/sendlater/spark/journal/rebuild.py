@@ -1,6 +1,6 @@
 """Fills a store that is empty, of other journals or incomplete, before anything is delivered."""
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -118,14 +118,10 @@ class Filling:
                 )
 
 
-def reached(ends: Ends, *, seen: dict[str, int], progress: Any) -> bool:
-    """Whether intake has read up to `ends`: by the store's positions, or by Spark's.
-
-    Spark's are needed if a topic ends without a record (transaction markers).
-    """
-    offsets = json.loads(progress.sources[0].endOffset or "{}") if progress else {}
+def reached(ends: Ends, *, positions: Mapping[str, int]) -> bool:
+    """Whether intake has read up to `ends`, by the store's positions per `topic/partition`."""
     return all(
-        max(seen.get(f"{topic}/{number}", 0), offsets.get(topic, {}).get(str(number), 0)) >= end
+        positions.get(f"{topic}/{number}", 0) >= end
         for topic, partitions in ends.items()
         for number, end in partitions.items()
     )

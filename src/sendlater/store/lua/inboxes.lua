@@ -1,6 +1,6 @@
 -- Store the ids of inbox topics. If an id has changed, forget how far that topic was read.
 --
--- keys: seen passed topics state
+-- keys: seen topics state
 -- args: owner
 -- rest: topic id, topic id, ...
 -- returns: the topics whose id has changed
@@ -17,11 +17,9 @@ for i = rest, #ARGV, 2 do
     local known = redis.call('HGET', topics, topic)
     if known and known ~= id then
         changed[#changed + 1] = topic
-        for _, positions in ipairs({seen, passed}) do
-            for _, source in ipairs(redis.call('HKEYS', positions)) do
-                if string.match(source, '^(.*)/%d+$') == topic then
-                    redis.call('HDEL', positions, source)
-                end
+        for _, source in ipairs(redis.call('HKEYS', seen)) do
+            if string.match(source, '^(.*)/%d+$') == topic then
+                redis.call('HDEL', seen, source)
             end
         end
     end

@@ -1,8 +1,9 @@
--- Write schedules, and how far their inbox partition has been read, in one step.
+-- Write schedules, and how far their inbox partitions have been read, in one step.
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
--- args: owner source seen_before seen_after journal rejected_count:number
--- rest: id due_ms record, id due_ms record, ... where due_ms may also be
+-- args: owner journal rejected_count:number sources:number
+-- rest: source seen_before seen_after for each source, then
+--       id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
 --              read from that partition at that position or before
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
@@ -20,20 +21,28 @@
 --
 -- Safe to repeat: rows are applied only while `seen` stands where the reader found it. Otherwise the
 -- reader is refused (ELSEWHERE) and must look again: another one has read the same records, or the
--- store lost its last moments. An empty source is a direct write, which is always accepted.
+-- store lost its last moments. Without sources it is a direct write, which is always accepted.
 
-if source ~= '' then
-    local stands = redis.call('HGET', seen, source) or ''
-    if stands ~= seen_before then
-        return redis.error_reply('ELSEWHERE ' .. stands)
+local first = rest + 3 * sources
+for i = rest, first - 1, 3 do
+    local stands = redis.call('HGET', seen, ARGV[i]) or ''
+    if stands ~= ARGV[i + 1] then
+        return redis.error_reply('ELSEWHERE ' .. ARGV[i] .. ' stands at ' .. stands)
     end
 end
-for i = rest + 1, #ARGV, 3 do
+local grows = false
+for i = first + 1, #ARGV, 3 do
     if ARGV[i] ~= '' then
-        -- A full Redis refuses this before anything is done. Cancellations skip it: they free memory.
-        redis.call('HSET', state, 'room', 1)
+        grows = true
         break
     end
+end
+if grows then
+    -- A full Redis refuses this before anything is done.
+    redis.call('HSET', state, 'room', 1)
+else
+    -- It does not refuse what begins so: cancellations free memory, and positions need none.
+    redis.call('UNLINK', state .. ':none')
 end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
@@ -50,10 +59,10 @@ end
 
 -- Claimed rows of these ids, id -> {batch = row}: one call per batch.
 local claimed = {}
-local open = #ARGV > rest and redis.call('HKEYS', batches) or {}
+local open = #ARGV > first and redis.call('HKEYS', batches) or {}
 for _, name in ipairs(open) do
     local ids = {}
-    for i = rest, #ARGV, 3 do
+    for i = first, #ARGV, 3 do
         ids[#ids + 1] = ARGV[i]
     end
     local batch = batches .. ':' .. name
@@ -121,7 +130,7 @@ local function beside(id, version)
 end
 
 local earliest = math.huge
-for i = rest, #ARGV, 3 do
+for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
     local change, again, stands
     if string.find(due_ms, '|', 1, true) then
@@ -191,8 +200,8 @@ for i = rest, #ARGV, 3 do
 end
 write()
 
-if source ~= '' then
-    redis.call('HSET', seen, source, seen_after)
+for i = rest, first - 1, 3 do
+    redis.call('HSET', seen, ARGV[i], ARGV[i + 2])
 end
 if earliest < head then
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)

@@ -1,0 +1,198 @@
+"""Reads given partitions from given positions, without a group: what intake's tasks use."""
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sendlater.dialects import names
+from sendlater.errors import BrokerUnavailable
+
+UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
+    (names.UNREADABLE, b"a header's name is not UTF-8")
+]
+"""Instead of headers that confluent-kafka cannot decode: such a record is rejected."""
+REQUEST_S = 10.0
+"""Longest wait for an answer about partitions."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(slots=True)
+class Read:
+    """Records as columns, in order within each partition, and how far each partition is read."""
+
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    headers: list[list[tuple[str, bytes | None]] | None] = field(default_factory=list)
+    ends: dict[Place, int] = field(default_factory=dict)
+    """The next position to read; a partition may be read on without a record (Kafka's transaction
+    markers, compaction)."""
+
+
+class PartitionReader(Protocol):
+    """Only one thread may use a reader."""
+
+    def places(self) -> list[Place]:
+        """All partitions that the topics have now. Raises BrokerUnavailable."""
+
+    def begin(self, starts: Mapping[Place, int]) -> None:
+        """Read these partitions from these positions, besides those that are being read."""
+
+    def read(self, *, count_max: int, timeout_s: float) -> Read | None:
+        """What has arrived, as soon as there is something; None after the time."""
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class KafkaPartitions:
+    """Partitions of Kafka topics. Goes on by itself when the broker was away."""
+
+    def __init__(self, options: Mapping[str, str], topics: Iterable[str]) -> None:
+        """`options`: those of every client, in librdkafka's names."""
+        from confluent_kafka import Consumer
+
+        self._topics = sorted(topics)
+        self._assigned = False
+        self._consumer = Consumer(
+            {
+                "auto.offset.reset": "earliest",
+                # What arrives ends a fetch at once; the next one begins while it is handled.
+                "fetch.wait.max.ms": 500,
+                "fetch.queue.backoff.ms": 10,
+                "queued.min.messages": 20_000,
+                "queued.max.messages.kbytes": 32 * 1024,
+                "reconnect.backoff.max.ms": 1_000,
+                **options,
+                "group.id": "sendlater-intake",  # required, although no group is joined
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+
+    def places(self) -> list[Place]:
+        """See PartitionReader."""
+        from confluent_kafka import KafkaException
+
+        found: list[Place] = []
+        for topic in self._topics:
+            try:
+                told = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            except KafkaException as error:
+                raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
+            found += [(topic, number) for number in sorted(told.partitions)]
+        return found
+
+    def begin(self, starts: Mapping[Place, int]) -> None:
+        """See PartitionReader."""
+        from confluent_kafka import TopicPartition
+
+        places = [TopicPartition(topic, number, at) for (topic, number), at in starts.items()]
+        if self._assigned:
+            self._consumer.incremental_assign(places)
+        else:
+            self._consumer.assign(places)
+        self._assigned = True
+
+    def read(self, *, count_max: int, timeout_s: float) -> Read | None:
+        """See PartitionReader."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return None
+        return _read([first, *self._consumer.consume(count_max - 1, 0)])
+
+    def close(self) -> None:
+        """See PartitionReader."""
+        self._consumer.close()
+
+
+def _read(messages: list[Any]) -> Read | None:
+    from confluent_kafka import KafkaError
+
+    read = Read()
+    got = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            got.append(message)
+            read.ends[message.topic(), message.partition()] = message.offset() + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            read.ends[message.topic(), message.partition()] = message.offset()
+        # The client retries all others by itself; recreated and deleted inboxes are watched.
+    read.keys = [m.key() for m in got]
+    read.values = [m.value() for m in got]
+    read.topics = [m.topic() for m in got]
+    read.partitions = [m.partition() for m in got]
+    read.positions = [m.offset() for m in got]
+    read.timestamps_ms = [m.timestamp()[1] for m in got]
+    try:
+        read.headers = [m.headers() for m in got]
+    except (SystemError, UnicodeDecodeError):
+        read.headers = [_headers(m) for m in got]
+    return read if read.ends else None
+
+
+def _headers(message: Any) -> list[tuple[str, bytes | None]] | None:
+    with suppress(SystemError, UnicodeDecodeError):
+        headers: list[tuple[str, bytes | None]] | None = message.headers()
+        return headers
+    return UNREADABLE_HEADERS
+
+
+class RedisPartitions:
+    """Partitions of topics on Redis."""
+
+    def __init__(self, redis_url: str, topics: Iterable[str], *, space: str) -> None:
+        from sendlater.topics import Topics
+
+        self._names = sorted(topics)
+        self._topics = Topics(redis_url, space=space)
+        self._after: dict[Place, int] = {}
+
+    def places(self) -> list[Place]:
+        """See PartitionReader."""
+        return [
+            (topic, number)
+            for topic in self._names
+            for number in range(self._topics.partitions(topic))
+        ]
+
+    def begin(self, starts: Mapping[Place, int]) -> None:
+        """See PartitionReader."""
+        # A start is the first position to read; Redis needs the position before it.
+        self._after |= {place: max(0, at - 1) for place, at in starts.items()}
+
+    def read(self, *, count_max: int, timeout_s: float) -> Read | None:
+        """See PartitionReader."""
+        if not self._after:
+            time.sleep(timeout_s)
+            return None
+        records = self._topics.read_each(
+            self._after,
+            count_max=max(1, count_max // len(self._after)),
+            block_ms=int(timeout_s * 1_000),
+        )
+        if not records:
+            return None
+        self._after |= {(r.topic, r.partition): r.position for r in records}
+        return Read(
+            keys=[r.key for r in records],
+            values=[r.value for r in records],
+            topics=[r.topic for r in records],
+            partitions=[r.partition for r in records],
+            positions=[r.position for r in records],
+            timestamps_ms=[r.timestamp_ms for r in records],
+            headers=[r.headers or None for r in records],
+            ends={(r.topic, r.partition): r.position + 1 for r in records},
+        )
+
+    def close(self) -> None:
+        """See PartitionReader."""
+        self._topics.close()

@@ -1,0 +1,173 @@
+"""Inboxes as a Spark streaming source that passes records on as they come.
+
+Its batches last as long as a run of intake, because between two batches nothing would be read for
+half a second. What a batch has read need not be remembered: positions are in the store, written
+together with the rows. So neither Spark's offsets nor its commits mean anything here.
+"""
+
+import json
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from sendlater.brokers.partition_reader import (
+    KafkaPartitions,
+    PartitionReader,
+    Place,
+    Read,
+    RedisPartitions,
+)
+from sendlater.clock import Clock, SystemClock
+from sendlater.errors import StoreWentBack
+from sendlater.limits import METADATA_MS_MAX
+from sendlater.store import Pending
+from sendlater.store.connection import connect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_MS = 24 * 3_600_000
+"""Length of a batch; half a second is missed between two, so a day's worth is one in 170,000."""
+READ_COUNT_MAX = 2_000
+"""Most records of one chunk: about 20 ms of work for each of the processes it passes."""
+GATHER_MS = 10
+"""Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
+WAIT_MS_MAX = 1_000
+"""Longest wait for a record before the task looks at the store and at its partitions again."""
+CHECK_MS = 2_000
+"""Pause between two looks at how far the store is."""
+UNPARKED_MS_MAX = 15_000
+"""What was passed on this long ago, and has not arrived in the store, is lost or stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxShare(InputPartition):
+    """What one task reads: a share of all partitions of the inboxes."""
+
+    task: int
+    tasks: int
+
+    def has(self, place: Place) -> bool:
+        """Partitions of a topic go to different tasks, and each topic begins with another one."""
+        topic, number = place
+        return (zlib.crc32(topic.encode()) + number) % self.tasks == self.task
+
+
+class InboxSource(DataSourceStreamReader):
+    """Lives on the driver, except `read`, which runs in tasks."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, and
+        broker.url: Kafka client options as JSON, empty for topics on Redis. Spark hides options
+        with `url` in their name in its plans."""
+        self._options = dict(options.items())
+
+    def initialOffset(self) -> dict[str, int]:
+        """Nothing is read before the first batch."""
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """There is always a next batch."""
+        return {"batch": start["batch"] + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InboxShare]:
+        """One per task."""
+        tasks = int(self._options["tasks"]) if start != end else 0
+        return [InboxShare(task, tasks) for task in range(tasks)]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to do: positions are in the store."""
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Read until the end of the batch, in chunks of at most READ_COUNT_MAX."""
+        assert isinstance(partition, InboxShare), partition
+        options = self._options
+        pending = Pending(
+            connect(options["redis.url"]), space=options["space"], shards=int(options["shards"])
+        )
+        reader = open_reader(options)
+        try:
+            yield from InboxTask(reader, pending, partition, SystemClock()).chunks()
+        finally:
+            reader.close()
+            pending.client.close()
+
+
+def open_reader(options: Mapping[str, str]) -> PartitionReader:
+    """A reader of the inboxes."""
+    topics = options["inboxes"].split(",")
+    if options["broker.url"]:
+        return KafkaPartitions(json.loads(options["broker.url"]), topics)
+    return RedisPartitions(options["redis.url"], topics, space=options["space"])
+
+
+class InboxTask:
+    """One attempt of Spark at one task, and its state."""
+
+    def __init__(
+        self, reader: PartitionReader, pending: Pending, share: InboxShare, clock: Clock
+    ) -> None:
+        self._reader, self._pending, self._share, self._clock = reader, pending, share, clock
+        self._sent: dict[Place, int] = {}
+        self._parked: dict[Place, int] = {}
+        self._moved_ms = self._checked_ms = self._looked_ms = self._sent_ms = clock.elapsed_ms()
+
+    def chunks(self) -> "Iterator[pa.RecordBatch]":
+        """Ends at the batch's end. Raises StoreWentBack, Unavailable."""
+        ends_at = self._clock.elapsed_ms() + BATCH_MS
+        yield from self._begin()
+        while (now_ms := self._clock.elapsed_ms()) < ends_at:
+            if now_ms - self._looked_ms >= METADATA_MS_MAX:
+                yield from self._begin()
+            if now_ms - self._checked_ms >= CHECK_MS:
+                self._check()
+            time.sleep(max(0, self._sent_ms + GATHER_MS - now_ms) / 1_000)
+            read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=WAIT_MS_MAX / 1_000)
+            if read is not None:
+                yield from self._pass_on(read)
+
+    def _begin(self) -> "Iterator[pa.RecordBatch]":
+        """Begin with partitions that are new; the sink learns where reading begins."""
+        self._looked_ms = self._clock.elapsed_ms()
+        new = [p for p in self._reader.places() if self._share.has(p) and p not in self._sent]
+        if not new and self._sent:
+            return
+        positions = self._pending.positions()
+        starts = {(t, n): positions.get(f"{t}/{n}", 0) for t, n in new}
+        self._sent |= starts
+        self._parked |= starts
+        yield from self._rows(Read(), starts)
+        self._reader.begin(starts)
+
+    def _pass_on(self, read: Read) -> "Iterator[pa.RecordBatch]":
+        # A partition that was cut off before its position is read from its beginning.
+        ends = {place: max(end, self._sent[place]) for place, end in read.ends.items()}
+        if read.positions or any(end > self._sent[place] for place, end in ends.items()):
+            yield from self._rows(read, ends)
+            self._sent |= ends
+
+    def _rows(self, read: Read, ends: dict[Place, int]) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.intake.inbox_rows import NOTHING, chunk
+
+        self._sent_ms = self._clock.elapsed_ms()
+        yield chunk(read, ends)
+        yield NOTHING
+
+    def _check(self) -> None:
+        """Raises StoreWentBack if the store has lost what it had, or has not got what was sent."""
+        now_ms = self._checked_ms = self._clock.elapsed_ms()
+        positions = self._pending.positions()
+        stands = {(t, n): positions.get(f"{t}/{n}", 0) for t, n in self._sent}
+        lost = {place: at for place, at in stands.items() if at < self._parked[place]}
+        if lost:
+            raise StoreWentBack(f"it stands at {lost}, and stood at {self._parked}")
+        missing = any(at < self._sent[place] for place, at in stands.items())
+        if not missing or stands != self._parked:
+            self._moved_ms = now_ms
+        elif now_ms - self._moved_ms > UNPARKED_MS_MAX:
+            raise StoreWentBack(f"it stands at {stands}, expected {self._sent}")
+        self._parked = stands

@@ -7,9 +7,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from sendlater.brokers.partition_reader import Place, Read
 
-PASS_BYTES = 256 * 1024
+PASS_BYTES = 64 * 1024
 """The JVM passes rows on to a Python sink once they have this many bytes. A filler of that size
-after each chunk makes it pass the chunk on at once; 64 KiB make a backlog slower."""
+after each chunk makes it pass the chunk on at once; smaller ones make a backlog slower."""
 TIMESTAMP_MS_MAX = 9_000_000_000_000_000
 """Spark's timestamps count microseconds in 64 bits."""
 

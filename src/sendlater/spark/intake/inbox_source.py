@@ -34,7 +34,7 @@ BATCH_MS = 24 * 3_600_000
 """Length of a batch; half a second is missed between two, so a day's worth is one in 170,000."""
 READ_COUNT_MAX = 2_000
 """Most records of one chunk: about 20 ms of work for each of the processes it passes."""
-GATHER_MS = 10
+GATHER_MS = 15
 """Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
 WAIT_MS_MAX = 1_000
 """Longest wait for a record before the task looks at the store and at its partitions again."""

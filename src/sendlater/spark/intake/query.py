@@ -11,9 +11,6 @@ from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.spark.intake.inbox_rows import PASS_BYTES
 
-BUFFER_BYTES = "65536"
-"""Between the JVM and the Python sink, where a chunk comes as a whole."""
-
 
 def start_intake(
     spark: SparkSession,
@@ -27,7 +24,6 @@ def start_intake(
     """Read all inboxes from the store's positions, decode every record and park it."""
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(PASS_BYTES))
-    spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", BUFFER_BYTES)
     options = {"redis.url": redis_url, "space": settings.space, "shards": str(settings.shards)}
     broker = json.dumps(client_options(settings)) if settings.on_kafka else ""
     records = (

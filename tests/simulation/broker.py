@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from world import World
 
+from sendlater.brokers.partition_reader import Place, Read
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
@@ -23,6 +24,8 @@ LAND_MS_MAX = 30.0
 LATE_SHARE, LATE_MS_MAX = 0.05, 400.0
 """Some take longer; shorter than the pause before a failed lane begins again."""
 FLUSH_POLL_MS = 5.0
+READ_MS_MAX = 40.0
+"""How long it takes a reader to notice what has arrived."""
 TARGET = "out"
 """A topic that takes everything; `small` takes SMALL_BYTES, `slow-n` answers late, `no-n` never."""
 SMALL_BYTES = 600
@@ -247,6 +250,61 @@ def copy_of(entry: Entry, topic: str, number: int, at: int) -> int | None:
     place, _, offset = told.rpartition("/")
     is_copy = entry.value is not None and place == f"{topic}/{number}" and int(offset) <= at
     return int(offset) if is_copy else None
+
+
+class PartitionReader:
+    """As brokers.partition_reader; it goes on by itself when the broker was away."""
+
+    def __init__(self, broker: Broker, topics: list[str]) -> None:
+        self.broker, self.world = broker, broker.world
+        self._topics = topics
+        self._at: dict[Place, int] = {}
+
+    def places(self) -> list[Place]:
+        """All partitions."""
+        self.broker.require_answer()
+        return [(t, n) for t in self._topics for n in range(len(self.broker.log(t)))]
+
+    def begin(self, starts: Mapping[Place, int]) -> None:
+        """Read these too."""
+        self._at |= starts
+
+    def read(self, *, count_max: int, timeout_s: float) -> Read | None:
+        """What has arrived, or nothing for a while."""
+        until = self.world.elapsed + 1_000 * timeout_s
+        most = min(count_max, self.world.rng.choice((1, 5, 50)))
+        while self.world.elapsed < until:
+            self.world.pause(1 + self.world.rng.random() * READ_MS_MAX)
+            if self.world.elapsed >= self.broker.away_until and (read := self._arrived(most)):
+                return read
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _arrived(self, most: int) -> Read | None:
+        read = Read()
+        for (topic, number), at in self._at.items():
+            log = self.broker.log(topic)[number]
+            for position in range(at, min(at + most, len(log))):
+                if log[position] is not None:
+                    read.topics.append(topic)
+                    read.partitions.append(number)
+                    read.positions.append(position)
+            if at < len(log):
+                read.ends[topic, number] = min(at + most, len(log))
+        self._at |= read.ends
+        return read if read.ends else None
+
+
+def marked(ends: Mapping[Place, int]) -> pa.RecordBatch:
+    """Markers as they come out of decoding."""
+    rows: dict[str, list[Any]] = {name: [None] * len(ends) for name in DECODED.names}
+    rows["origin_topic"] = [topic for topic, _ in ends]
+    rows["origin_partition"] = [number for _, number in ends]
+    rows["origin_position"] = list(ends.values())
+    columns = [pa.array(rows[field.name], field.type) for field in DECODED]
+    return pa.RecordBatch.from_arrays(columns, schema=DECODED)
 
 
 def decoded(records: Sequence[tuple[str, int, int, Entry]], settings: Settings) -> pa.RecordBatch:

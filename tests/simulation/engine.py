@@ -16,7 +16,16 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import structlog
-from broker import FLUSH_POLL_MS, Broker, ConfluentProducer, Entry, Producer, decoded, delivered
+from broker import (
+    FLUSH_POLL_MS,
+    Broker,
+    ConfluentProducer,
+    PartitionReader,
+    Producer,
+    decoded,
+    delivered,
+    marked,
+)
 from world import Actor, Killed, Process, Wake, World, substituted
 
 from sendlater import clock
@@ -30,9 +39,8 @@ from sendlater.service import supervision as workers
 from sendlater.spark.delivery import claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
+from sendlater.spark.intake import inbox_rows, inbox_source, watermark
 from sendlater.spark.intake import park_sink as sink
-from sendlater.spark.intake import query as intake
-from sendlater.spark.intake import watermark
 from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
@@ -137,48 +145,42 @@ class Simulation:
                 world.pause(world.rng.random())
         world.until(lambda: open_count[0] == 0, every_ms=FLUSH_POLL_MS)
 
-    def start_intake(self, starts: str, _settings: Any, **told: Any) -> Any:
-        """As pipeline.intake.start_intake."""
+    def start_intake(self, _spark: Any, _settings: Any, **told: Any) -> Any:
+        """As spark.intake.query.start_intake."""
         settings = self.settings
         options = {"redis.url": "", "space": settings.space, "shards": str(settings.shards)}
         options |= {"owner": str(told["owner"]), "run": str(told["run"]), "check_targets": "true"}
         options |= {"journals": ",".join(settings.journals)}
-        query = Query(self, "intake", partial(self._intake, json.loads(starts), options))
+        query = Query(self, "intake", partial(self._intake, options))
         self.intakes.append(query)
         return query
 
-    def _intake(self, starts: Any, options: dict[str, str], query: "Query") -> None:
-        world, writer = self.world, sink.ParkWriter(options)
-        at = {(t, int(n)): max(0, o) for t, ns in starts.items() for n, o in ns.items()}
-        number = 0
-        while True:
-            ends = self.broker.ends(starts)
-            most = world.rng.choice((1, 5, 50))
-            parts = {(t, n): (o, min(o + most, max(o, ends[t][n]))) for (t, n), o in at.items()}
-            if number and all(first == end for first, end in parts.values()):
-                world.pause(self.settings.intake_trigger_ms)
-                continue
-            places = sorted(parts)
-            groups = [places] if world.rng.random() < 0.5 else [[place] for place in places]
-            tasks = [partial(self._park, writer, {p: parts[p] for p in g}) for g in groups]
-            messages = query.run(tasks, batch_id=number)
-            writer.commit(messages, number)
-            at = {place: end for place, (_, end) in parts.items()}
-            offsets: dict[str, dict[str, int]] = {}
-            for (topic, partition), end in at.items():
-                offsets.setdefault(topic, {})[str(partition)] = end
-            query.progress(number, offsets)
-            number += 1
-            world.pause(self.settings.intake_trigger_ms * world.rng.random())
+    def _intake(self, options: dict[str, str], query: "Query") -> None:
+        tasks = self.settings.intake_slots
+        shares = [inbox_source.InboxShare(number, tasks) for number in range(tasks)]
+        query.run([partial(self._take_in, options, share) for share in shares])
 
-    def _park(self, writer: sink.ParkWriter, parts: Mapping[tuple[str, int], Any]) -> Any:
-        records: list[tuple[str, int, int, Entry]] = []
-        for (topic, number), (first, end) in parts.items():
-            log = self.broker.log(topic)[number]
-            records += [(topic, number, n, log[n]) for n in range(first, end) if log[n]]  # type: ignore[misc]
-        size = ROWS_PER_ARROW_BATCH
-        chunks = [records[n : n + size] for n in range(0, len(records), size)]
-        return writer.write(decoded(chunk, self.settings) for chunk in chunks)
+    def _take_in(self, options: dict[str, str], share: inbox_source.InboxShare) -> Any:
+        """One attempt: source, decoding and sink, with what is on its way between them."""
+        settings = self.settings
+        stands = store.Pending(self.world.client, space=settings.space, shards=settings.shards)
+        reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
+        task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
+        return sink.ParkWriter(options).write(self._through_spark(task))
+
+    def _through_spark(self, task: inbox_source.InboxTask) -> Iterator[Any]:
+        world, size = self.world, ROWS_PER_ARROW_BATCH
+        for told in task.chunks():
+            if told is inbox_rows.NOTHING:
+                continue
+            read, ends = told
+            places = zip(read.topics, read.partitions, read.positions, strict=True)
+            records: Any = [(t, n, at, self.broker.log(t)[n][at]) for t, n, at in places]
+            for first in range(0, len(records), size):
+                world.pause(world.rng.random())
+                yield decoded(records[first : first + size], self.settings)
+            world.pause(world.rng.random() * 5)
+            yield marked(ends)
 
     def plan(
         self,
@@ -247,9 +249,9 @@ class Query:
         one = SimpleNamespace(endOffset=json.dumps(end))
         self.lastProgress = SimpleNamespace(batchId=batch, sources=[one])
 
-    def run(self, bodies: list[Callable[[], Any]], *, batch_id: int = 0) -> list[Any]:
+    def run(self, bodies: list[Callable[[], Any]]) -> list[Any]:
         """A batch: the results of its tasks."""
-        self.tasks = [Task(self, body, batch_id) for body in bodies]
+        self.tasks = [Task(self, body, number) for number, body in enumerate(bodies)]
         for task in self.tasks:
             task.begin()
         while not all(task.winner for task in self.tasks):
@@ -268,8 +270,8 @@ class Query:
 class Task:
     """One task of a batch, and the attempts at it."""
 
-    def __init__(self, query: Query, body: Callable[[], Any], batch_id: int) -> None:
-        self.query, self.body, self.batch_id = query, body, batch_id
+    def __init__(self, query: Query, body: Callable[[], Any], number: int) -> None:
+        self.query, self.body, self.number = query, body, number
         self.attempts: list[Actor] = []
         self.winner: Any = None
         self.over = False
@@ -327,7 +329,6 @@ class SimulatedService(service.Service):
         self.pending.require_layout()
         broker = self.simulation.broker
         self._topics = broker  # type: ignore[assignment]
-        self._partitions = {i.topic: broker.partitions for i in self.settings.taken_in}
         self._spark = MagicMock()
         return self._stand_by(stop, on_standby)
 
@@ -415,13 +416,13 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         fill_tasks,
         claim_task,
         recovery,
+        inbox_source,
     )
     threaded = (service, takeover, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
     def task_context() -> Any:
-        batch = world.current.task.batch_id
-        return SimpleNamespace(getLocalProperty=lambda _: str(batch))
+        return SimpleNamespace(partitionId=lambda: world.current.task.number)
 
     progress = MagicMock()
     progress.return_value.__exit__.return_value = False
@@ -429,7 +430,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((module, "time", world.time()) for module in timed),
         *((module, "threading", world.threading()) for module in threaded),
         *((module, "connect", client) for module in (store, lease, due_source, sink, fill_tasks)),
-        *((m, "StreamingQuery", Query) for m in (takeover, queries, intake, workers, draining)),
+        *((m, "StreamingQuery", Query) for m in (queries, workers, draining)),
         *((module, "plan", simulation.plan) for module in (filling, horizon)),
         (filling, "TaskProgress", progress),
         (shard, "Wake", Wake),
@@ -440,7 +441,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (takeover, "CrashLookup", SimulatedRecovery),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
-        (queries, "inbox_records", lambda *_, starts, **__: starts),
+        (inbox_rows, "chunk", lambda read, ends: (read, ends)),
         *((module, "shutil", MagicMock()) for module in (service, takeover)),
     ]
     before = structlog.get_config() if structlog.is_configured() else None

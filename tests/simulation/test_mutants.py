@@ -94,15 +94,9 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         AGAIN,
         (python(shard.Shard.claimed, "if row[1][0] != OVERTAKEN", ""),),
     ),
-    "advance passes over shards that stand at their end": (
+    "rows are parked wherever the store stands": (
         STORE,
-        (
-            python(
-                sink.ParkWriter.commit,
-                "ends += [source, stands, str(max(end, int(stands or 0)))]",
-                "ends += [] if int(stands or 0) >= end else [source, stands, str(end)]",
-            ),
-        ),
+        (lua("park", "if stands ~= ARGV[i + 1] then", "if false then"),),
     ),
     "a number is taken by two owners": (
         ("second-service", "freeze"),
@@ -201,17 +195,10 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         (
             python(
                 sink.ParkTask._write,
-                "self.shards[number].park(\n"
-                "        self.waiting.pop(place),\n"
-                "        owner=str(self.owner),\n"
-                "        source=source,\n",
-                "self.shards[number].park(\n"
-                "        [], owner=str(self.owner), source=source,\n"
-                "        seen_before=seen[number], seen_after=str(after)\n"
-                "    )\n"
-                "    self.shards[number].park(\n"
-                "        self.waiting.pop(place),\n"
-                "        owner=str(self.owner),\n",
+                "self.shards[number].park(\n        rows,\n",
+                "self.shards[number].park([], owner=str(self.owner), ends=ends, journal=journal)\n"
+                "    ends = [(source, end, end) for source, _, end in ends]\n"
+                "    self.shards[number].park(\n        rows,\n",
             ),
         ),
     ),

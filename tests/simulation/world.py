@@ -349,8 +349,8 @@ class World:
 
 
 VERBS = (
-    *("advance", "aside", "attempt", "begin", "bound", "cancel", "close", "complete", "fence"),
-    *("find", "horizon", "lease", "mark", "move", "park", "passed", "plan", "readmit"),
+    *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "fence"),
+    *("find", "horizon", "lease", "mark", "move", "park", "plan", "readmit"),
     *("release", "remove", "settle", "settle_some", "tell"),
 )
 """Scripts that the simulation calls; and `claim`."""

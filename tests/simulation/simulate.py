@@ -48,7 +48,7 @@ SHRINK_S = 20.0
 """Longest search for a shorter trace."""
 
 VERBS = (
-    *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "advance", "settle"),
+    *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
     *("complete", "remove", "cancel", "move"),
 )
@@ -68,7 +68,6 @@ BUSY_STEPS = (
     "tell",
     "park",
     "settle",
-    "advance",
 )
 
 

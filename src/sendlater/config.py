@@ -142,11 +142,12 @@ class Settings(BaseSettings):
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
     """Most schedules in one claim."""
     intake_rows: int = Field(200_000, gt=0)
-    """Most records one intake batch reads."""
+    """Most records that one batch copies from an inbox with `copy_to`."""
     intake_trigger_ms: int = Field(200, ge=0, le=60_000)
-    """Shortest time between two intake batches: planning one is expensive, even for few records."""
-    intake_slots: int = Field(2, gt=0, le=64)
-    """Task slots reserved for intake on a local Spark, besides lanes x shards."""
+    """Shortest time between two such batches, and between two polls of inboxes with time buckets:
+    a batch is expensive, even for few records."""
+    intake_slots: int = Field(1, gt=0, le=64)
+    """Tasks of intake; each has a slot for itself, besides lanes x shards."""
     linger_ms: int = Field(2, ge=0, le=1_000)
     """`linger.ms` of the delivering producer."""
     spark_master: str = ""
@@ -165,7 +166,7 @@ class Settings(BaseSettings):
     lease_ms: int = Field(4_000, ge=1_000, le=60_000)
     """Only one service on a space is active; after this time without a sign of life it counts as
     dead."""
-    margin_ms: int = Field(5_000, ge=0, le=600_000)
+    margin_ms: int = Field(1_000, ge=0, le=600_000)
     """A cancellation or newer version always takes effect if its inbox acknowledged it this long
     before the due time: schedules due later wait until intake has read the inboxes."""
     hold_ms_max: int = Field(30_000, ge=0, le=3_600_000)

@@ -129,13 +129,14 @@ def test_what_is_set_aside_is_seen_changed_taken_back_and_replaced(pending, shar
     assert pending.get(b"moved") == moved
 
 
-def test_a_park_that_was_lost_in_a_failover_is_noticed_at_the_commit(pending, shard, owner):
-    run = pending.open_intake(owner=owner)
-    shard.park(row(b"a", 1), source=SOURCE, seen_before="", seen_after="5")
-    # The replica that takes over had not heard of it; the batch's task stands at its end.
+def test_a_park_that_was_lost_in_a_failover_is_noticed_at_the_next(shard, owner):
+    shard.park(row(b"a", 1), owner=str(owner), ends=[(SOURCE, "", "5")])
+    # The replica that takes over had not heard of it; the task stands at its end.
     shard.client.hdel(shard.keys["seen"], SOURCE)
-    with pytest.raises(StoreWentBack):
-        shard.advance(owner=owner, run=run, batch=0, ends=[SOURCE, "5", "5"])
+    for rows in (row(b"b", 1), []):
+        with pytest.raises(StoreWentBack):
+            shard.park(rows, owner=str(owner), ends=[("other/0", "", "1"), (SOURCE, "5", "6")])
+    assert shard.seen() == {}
 
 
 def test_of_two_starts_that_ask_for_one_number_the_first_has_it(pending, shard):
@@ -278,9 +279,9 @@ def test_a_full_redis_lets_deliveries_go_on_however_late_they_are(tmp_path):
         assert len(shard.claim(last, owner=newer, now_ms=late_ms, count_max=9).ids) == 3
         assert pending.settle(last) == 3
         # Taking back needs no memory; taking in does.
-        shard.park([b"x", "", ""], source=SOURCE, seen_before="", seen_after="1")
+        shard.park([b"x", "", ""], ends=[(SOURCE, "", "1")])
         with pytest.raises(StoreUnavailable, match="full"):
-            shard.park(row(b"y", 1), source=SOURCE, seen_before="1", seen_after="2")
+            shard.park(row(b"y", 1), ends=[(SOURCE, "1", "2")])
         assert shard.seen() == {SOURCE: 1}
 
 
@@ -320,13 +321,12 @@ class World:
         self.end = 0
         self.pending, self.shard = pending, pending.shards[0]
         self.fails: Exception | None = None
-        self.progress: tuple[int, int, dict[str, int]] | None = (1, 0, {})
+        self.begins = False
         self.watermark = Watermark(
             pending,
             Inboxes(
                 ends=self.ends,
-                progress=lambda: self.progress,
-                begins=lambda: self.progress is None,
+                begins=lambda: self.begins,
             ),
             owner=owner,
             clock=self.clock,
@@ -412,9 +412,9 @@ def test_an_inbox_that_is_gone_is_not_taken_for_one_that_was_read(pending, owner
 def test_a_start_that_is_slow_does_not_count_either(pending, owner):
     """Until intake is past its first batch it is not stuck, only cold."""
     world = World(pending, owner)
-    world.end, world.progress = 7, None
+    world.end, world.begins = 7, True
     assert [world.after(20_000) for _ in range(5)] == [None] * 5
-    world.progress = (1, 0, {})
+    world.begins = False
     assert world.after(19_000) is None
     assert world.after(11_000) == 5_000
 
@@ -441,21 +441,6 @@ def test_a_watermark_that_begins_anew_tells_the_store_nothing_of_before(pending,
     assert pending.shards[0].state()["held"] == str(owner)
     assert world.after(999) is None
     assert world.after(1) == 5_000
-
-
-def test_markers_behind_the_last_record_do_not_hold_anything_up(pending, owner):
-    world = World(pending, owner)
-    run = pending.open_intake(owner=owner)
-    world.end = 8
-    world.read(7)
-    world.progress = (run, -1, {SOURCE: 8})
-    assert world.after(0) is None
-    assert world.after(2_000) is None  # Spark is asked, and the store told
-    assert pending.positions() == {SOURCE: 8}
-    assert world.after(100) == 5_000
-    # A store that does not know the batch has gone back, and has not seen so much.
-    pending.set_passed({SOURCE: 99}, owner=owner, run=run, batch=3)
-    assert pending.positions() == {SOURCE: 8}
 
 
 def test_a_clock_that_is_put_back_makes_no_long_batch(pending, owner, redis_url, space):

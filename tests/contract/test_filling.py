@@ -68,14 +68,11 @@ def test_a_store_that_knows_its_inboxes_is_not_asked_about(redis_url, space) -> 
     filling(redis_url, space, "stop").fill()
 
 
-def test_the_ends_are_reached_by_records_or_by_sparks_account() -> None:
-    """A topic may end with what is no record, and then no record ever reaches its end."""
+def test_the_ends_are_reached_by_the_stores_positions() -> None:
     ends = {"a": {0: 5, 1: 0}}
-    assert reached({}, seen={}, progress=None)
-    assert not reached(ends, seen={"a/0": 4}, progress=None)
-    assert reached(ends, seen={"a/0": 5}, progress=None)
-    assert reached(ends, seen={"a/0": 4}, progress=Progress('{"a": {"0": 5, "1": 0}}'))
-    assert not reached(ends, seen={}, progress=Progress('{"a": {"0": 4}}'))
+    assert reached({}, positions={})
+    assert not reached(ends, positions={"a/0": 4})
+    assert reached(ends, positions={"a/0": 5})
 
 
 def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:

@@ -4,7 +4,7 @@ import base64
 import os
 import sys
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from dialects_inputs import SMALL, SOON, TARGET, hostile_envelopes, hostile_schedules
@@ -91,9 +91,10 @@ def parked(redis_url, batches):
     pending = Pending.open(redis_url, space=space, shards=SHARDS)
     owner = pending.fence()
     task = ParkTask(pending, owner, True, frozenset(JOURNAL.journals))
+    task.ends, task.seen = Counter(), defaultdict(lambda: [""] * SHARDS)
     for batch in batches:
         task.park(batch)
-    task.finish()
+    task.flush()
     return pending, owner
 
 

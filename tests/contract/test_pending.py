@@ -91,21 +91,10 @@ def test_nothing_is_claimed_before_it_is_due(shard: Shard, lane: tuple[int, Batc
 
 def test_a_position_is_taken_once(shard: Shard) -> None:
     """Reading an inbox twice parks once."""
-    shard.park(row(b"a", 1), source=SOURCE, seen_before="", seen_after="5")
+    shard.park(row(b"a", 1), ends=[(SOURCE, "", "5")])
     with pytest.raises(StoreWentBack):
-        shard.park(row(b"a", 9), source=SOURCE, seen_before="", seen_after="5")
+        shard.park(row(b"a", 9), ends=[(SOURCE, "", "5")])
     assert shard.seen() == {SOURCE: 5}
-
-
-def test_a_store_that_lost_its_last_moments_is_not_told_that_it_saw_them(
-    pending: Pending, shard: Shard
-) -> None:
-    owner = pending.fence()
-    run = pending.open_intake(owner=owner)
-    shard.park(row(b"a", 1), source=SOURCE, seen_before="", seen_after="5")
-    shard.client.hdel(shard.keys["seen"], SOURCE)
-    with pytest.raises(StoreWentBack):
-        shard.advance(owner=owner, run=run, batch=0, ends=[SOURCE, "5", "9"])
 
 
 def test_an_old_owner_can_do_no_harm(pending: Pending, shard: Shard) -> None:
@@ -241,6 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.waiting: dict[bytes, int] = {}
         self.batches: dict[str, dict[bytes, int]] = {}
+        self.overtaken: set[tuple[str, bytes]] = set()
         self.delivered, self.ended = 0, [0, 0]
         self.start()
 
@@ -248,11 +238,9 @@ class StoreMachine(RuleBasedStateMachine):
         """A new process: fence, release, open; the model puts unsettled rows back."""
         self.owner = self.pending.fence()
         self.pending.release_all(owner=self.owner)
-        for rows in self.batches.values():
-            self.waiting = rows | self.waiting
-        self.batches = {}
+        for batch in list(self.batches):
+            self.put_back(batch)
         self.runs = [self.pending.open_lane(n, owner=self.owner) for n in range(2)]
-        self.intake_run, self.intake_batch = self.pending.open_intake(owner=self.owner), 0
 
     @rule(id=st.sampled_from(IDS), due=st.none() | st.integers(0, 50))
     def produce(self, id: bytes, due: int | None) -> None:
@@ -260,9 +248,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(crash_after=st.none() | st.integers(0, 1))
     def take_in(self, crash_after: int | None) -> None:
-        """One intake batch; it may die after a shard or before its commit."""
+        """One chunk of intake; it may die after a shard."""
         start = self.pending.positions().get(SOURCE, 0)
-        ends: list[list[str]] = []
         for number, shard in enumerate(self.pending.shards):
             before = str(shard.seen().get(SOURCE, ""))
             rows: list[object] = []
@@ -270,30 +257,18 @@ class StoreMachine(RuleBasedStateMachine):
                 mine = self.pending.shard_of(name) is shard
                 if at >= start and at >= int(before or 0) and mine:
                     rows += row(name, due)
+                    self.overtaken |= {
+                        (b, name) for b, rows in self.batches.items() if name in rows
+                    }
                     if due is None:
                         self.waiting.pop(name, None)
                     else:
                         self.waiting[name] = due
-            after = str(len(self.inbox))
-            if rows:
-                shard.park(
-                    rows,
-                    owner=str(self.owner),
-                    source=SOURCE,
-                    seen_before=before,
-                    seen_after=after,
-                )
-                before = after
-            ends.append([SOURCE, before, after] if before != after else [])
+            ends = [(SOURCE, before, str(len(self.inbox)))]
+            shard.park(rows, owner=str(self.owner), ends=ends)
             if crash_after == number:
                 self.start()
                 return
-        for shard, end in zip(self.pending.shards, ends, strict=True):
-            for _ in range(2):
-                shard.advance(
-                    owner=self.owner, run=self.intake_run, batch=self.intake_batch, ends=end
-                )
-        self.intake_batch += 1
 
     @rule(lane=st.integers(0, 1), shard=st.integers(0, 1), count=st.integers(1, 3))
     def claim(self, lane: int, shard: int, count: int) -> None:
@@ -324,7 +299,13 @@ class StoreMachine(RuleBasedStateMachine):
     def restart_lane(self, lane: int) -> None:
         self.runs[lane] = self.pending.open_lane(lane, owner=self.owner)
         for name in [n for n in self.batches if n.startswith(f"{lane}:")]:
-            self.waiting = self.batches.pop(name) | self.waiting
+            self.put_back(name)
+
+    def put_back(self, batch: str) -> None:
+        """A batch is released: all that was not written again or cancelled since its claim."""
+        rows = self.batches.pop(batch)
+        standing = {n: due for n, due in rows.items() if (batch, n) not in self.overtaken}
+        self.waiting = standing | self.waiting
 
     @rule(id=st.sampled_from(IDS))
     def cancel(self, id: bytes) -> None:

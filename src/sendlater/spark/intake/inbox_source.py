@@ -22,8 +22,10 @@ from sendlater.brokers.partition_reader import (
     RedisPartitions,
 )
 from sendlater.clock import Clock, SystemClock
+from sendlater.dialects import names
 from sendlater.errors import StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
+from sendlater.spark.intake.park_sink import WARM_UP
 from sendlater.store import Pending
 from sendlater.store.connection import connect
 
@@ -42,6 +44,9 @@ CHECK_MS = 2_000
 """Pause between two looks at how far the store is."""
 UNPARKED_MS_MAX = 15_000
 """What was passed on this long ago, and has not arrived in the store, is lost or stuck."""
+WARM_UP_CHUNKS, WARM_UP_RECORDS = 100, 10
+"""What is sent through decoding and sink before the first record: a JVM that has just started is
+many times slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,13 @@ def open_reader(options: Mapping[str, str]) -> PartitionReader:
     return RedisPartitions(options["redis.url"], topics, space=options["space"])
 
 
+def warm_up_records(now_ms: int) -> list[tuple[bytes, bytes, list[tuple[str, bytes | None]]]]:
+    """Key, value and headers of records in the two dialects."""
+    due = [(names.DUE_MS, b"%d" % now_ms), (names.TARGET_TOPIC, b"warm-up"), ("other", b"kept")]
+    envelope = b'{"topic": "warm-up", "message": "{}", "countdown": 1}'
+    return [(b"warm-up", b"{}" * 50, due), (b"warm-up", envelope, [])]  # type: ignore[list-item]
+
+
 class InboxTask:
     """One attempt of Spark at one task, and its state."""
 
@@ -119,6 +131,7 @@ class InboxTask:
     def chunks(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end. Raises StoreWentBack, Unavailable."""
         ends_at = self._clock.elapsed_ms() + BATCH_MS
+        yield from self._warm_up()
         yield from self._begin()
         while (now_ms := self._clock.elapsed_ms()) < ends_at:
             if now_ms - self._looked_ms >= METADATA_MS_MAX:
@@ -129,6 +142,17 @@ class InboxTask:
             read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=WAIT_MS_MAX / 1_000)
             if read is not None:
                 yield from self._pass_on(read)
+
+    def _warm_up(self) -> "Iterator[pa.RecordBatch]":
+        """Records of every topic and dialect, which the sink throws away."""
+        both = (*warm_up_records(self._clock.now_ms()),) * WARM_UP_RECORDS
+        topics = sorted({topic for topic, _ in self._reader.places()})
+        for topic in topics * (WARM_UP_CHUNKS // max(1, len(topics))):
+            keys, values, headers = (list(column) for column in zip(*both, strict=True))
+            read = Read(keys=keys, values=values, headers=headers)
+            read.topics, read.partitions = [topic] * len(both), [WARM_UP] * len(both)
+            read.positions = read.timestamps_ms = [0] * len(both)
+            yield from self._rows(read, {})
 
     def _begin(self) -> "Iterator[pa.RecordBatch]":
         """Begin with partitions that are new; the sink learns where reading begins."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
@@ -20,15 +20,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from sendlater.errors import BadSettings
-from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
-
-if TYPE_CHECKING:
-    pass
+from sendlater.config_environment import ENV_PREFIX, injected_by_kubernetes
 from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
 from sendlater.config_secrets import hide_secrets
-
-ENV_PREFIX = "SENDLATER_"
+from sendlater.errors import BadSettings
+from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
 
 
 class _Model(BaseModel):
@@ -318,11 +314,13 @@ def load(**flags: Any) -> Settings:
 def _require_known(environment: Mapping[str, str]) -> None:
     """Raises BadSettings for a variable with our prefix that is not a setting: usually a typo."""
     tables = {name for name, field in Settings.model_fields.items() if field.default == {}}
-    for variable in environment:
+    for variable, value in environment.items():
         prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
         if prefix == ENV_PREFIX and variable.upper() != CONFIG_FILE_VARIABLE:
             field, nested, _ = name.partition("__")
-            if field not in (tables if nested else Settings.model_fields):
+            if field in (tables if nested else Settings.model_fields):
+                continue
+            if not injected_by_kubernetes(variable, value):
                 raise BadSettings(
                     f"unknown setting in the environment: {variable}{_expected(name)}"
                 )

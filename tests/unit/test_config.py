@@ -9,6 +9,7 @@ from confluent_kafka import IsolationLevel
 from sendlater.brokers.client_options import client_options, isolation
 from sendlater.brokers.kafka_options import java_options, reader_options, spark_options
 from sendlater.config import Inbox, Settings, load
+from sendlater.config_environment import ENV_PREFIX, injected_by_kubernetes
 from sendlater.config_secrets import HIDDEN
 from sendlater.errors import BadSettings
 
@@ -89,6 +90,70 @@ def test_what_is_wrong_in_the_environment_is_told(monkeypatch, variable, value, 
 
     with pytest.raises(BadSettings, match=told):
         load()
+
+
+def of_a_service(name, address, *ports):
+    """What Kubernetes puts into every pod beside a Service; a port is number, protocol, name."""
+    host = f"[{address}]" if ":" in address else address
+    upper = name.upper().replace("-", "_")
+    number, protocol, _ = ports[0]
+    found = {
+        f"{upper}_SERVICE_HOST": address,
+        f"{upper}_SERVICE_PORT": number,
+        f"{upper}_PORT": f"{protocol}://{host}:{number}",
+    }
+    for number, protocol, port_name in ports:
+        if port_name:
+            found[f"{upper}_SERVICE_PORT_{port_name.upper().replace('-', '_')}"] = number
+        link = f"{upper}_PORT_{number}_{protocol.upper()}"
+        found[link] = f"{protocol}://{host}:{number}"
+        found |= {f"{link}_PROTO": protocol, f"{link}_PORT": number, f"{link}_ADDR": address}
+    return found
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        of_a_service("sendlater", "10.0.0.11", ("8080", "tcp", "")),
+        of_a_service("sendlater", "fd00::1", ("8080", "tcp", "http"), ("9100", "tcp", "metrics")),
+        of_a_service("sendlater-redis-0", "10.0.0.12", ("6379", "tcp", "tls-redis")),
+        of_a_service("sendlater-kafka", "10.0.0.13", ("9092", "sctp", ""), ("53", "udp", "dns")),
+    ],
+)
+def test_what_kubernetes_tells_about_a_service_of_our_name_is_passed_over(monkeypatch, variables):
+    """Else nothing starts in a namespace with such a Service."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SENDLATER_PORT", "8080"),
+        ("SENDLATER_HTTP_PORT", "8080"),
+        ("SENDLATER_SERVICE_HOST", "redis"),
+        ("SENDLATER_SERVICE_PORTS", "8080"),
+        ("SENDLATER_PORT_HTTP_TCP", "tcp://10.0.0.11:8080"),
+        ("SENDLATER_PORT_8080_TCP_PROTO", "http"),
+        ("SENDLATER_KAFKA_SERVICE_ADDR", "10.0.0.11"),
+        ("SENDLATER_SPACE__X_SERVICE_HOST", "10.0.0.11"),
+        ("sendlater_service_host", "10.0.0.11"),
+    ],
+)
+def test_what_only_looks_like_a_service_is_refused(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(BadSettings, match=f"unknown setting in the environment: {variable},"):
+        load()
+
+
+def test_no_setting_can_be_taken_for_a_service():
+    values = ("10.0.0.11", "8080", "tcp", "tcp://10.0.0.11:8080")
+    names = [f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields]
+
+    assert not [n for n in names for value in values if injected_by_kubernetes(n, value)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
 """Which variables of the environment are ours, and which only share our prefix."""
 
 import re
+from collections.abc import Mapping
+
+from pydantic.fields import FieldInfo
+
+from sendlater.config_file import CONFIG_FILE_VARIABLE, SECRETS_VARIABLE
 
 ENV_PREFIX = "SENDLATER_"
 
@@ -19,6 +24,22 @@ _INJECTED = tuple(
 )
 """Name and value of what Kubernetes puts into every pod about a Service named `sendlater` or
 `sendlater-...`: the variables of "Discovering services" in its documentation on Services."""
+
+
+def unknown_variable(
+    environment: Mapping[str, str], settings: Mapping[str, FieldInfo]
+) -> str | None:
+    """The first variable with our prefix that is no setting, usually a typo; None if all are."""
+    tables = {name for name, field in settings.items() if field.default == {}}
+    for variable, value in environment.items():
+        prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
+        if prefix != ENV_PREFIX or variable.upper() in (CONFIG_FILE_VARIABLE, SECRETS_VARIABLE):
+            continue
+        field, nested, _ = name.partition("__")
+        known = field in (tables if nested else settings)
+        if not known and not injected_by_kubernetes(variable, value):
+            return variable
+    return None
 
 
 def injected_by_kubernetes(name: str, value: str) -> bool:

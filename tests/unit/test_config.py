@@ -68,6 +68,59 @@ def test_tables_can_be_set_name_by_name_in_the_environment(tmp_path, monkeypatch
     assert load().kafka == {"client.id": "environment", "security.protocol": "SSL"}
 
 
+def secrets(tmp_path, monkeypatch, **files):
+    """A directory of secrets as Kubernetes mounts it: links to a version in a hidden directory."""
+    version = tmp_path / "secrets" / "..2030"
+    version.mkdir(parents=True)
+    (version.parent / "..data").symlink_to(version.name)
+    for name, content in files.items():
+        (version / name).write_text(content)
+        (version.parent / name).symlink_to(f"..data/{name}")
+    monkeypatch.setenv("SENDLATER_SECRETS", str(version.parent))
+
+
+def test_secrets_come_from_files_of_their_own(tmp_path, monkeypatch):
+    """They win over the settings file, into whose tables they are merged; the environment wins."""
+    file(tmp_path, monkeypatch, 'redis = "redis://file"\n[kafka]\n"client.id" = "file"\n')
+    secrets(tmp_path, monkeypatch, redis="redis://secret\n", kafka='{"sasl.password": "p"}')
+
+    assert load().redis.get_secret_value() == "redis://secret"
+    assert load().kafka == {"client.id": "file", "sasl.password": "p"}
+
+    monkeypatch.setenv("SENDLATER_REDIS", "redis://environment")
+    assert load().redis.get_secret_value() == "redis://environment"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"redis-url": "redis://x"}, "unknown setting: .*secrets/redis-url, expected files"),
+        ({"kafka": "{hunter2"}, '"kafka".*; expected JSON'),
+    ],
+)
+def test_what_is_wrong_in_a_secret_is_told_without_it(tmp_path, monkeypatch, files, told):
+    secrets(tmp_path, monkeypatch, **files)
+
+    with pytest.raises(BadSettings, match=told) as error:
+        load()
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_directory_of_secrets_that_is_named_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENDLATER_SECRETS", str(tmp_path / "nowhere"))
+
+    with pytest.raises(BadSettings, match=r"secrets in .*nowhere: .*No such file"):
+        load()
+
+
+def test_a_secret_that_cannot_be_read_is_told_not_passed_over(tmp_path, monkeypatch):
+    secrets(tmp_path, monkeypatch)
+    (tmp_path / "secrets" / "redis").mkdir()
+
+    with pytest.raises(BadSettings, match=r"cannot read the secrets .*secrets/redis"):
+        load()
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [

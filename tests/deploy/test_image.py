@@ -39,8 +39,8 @@ def test_the_image_delivers_from_a_read_only_root_and_ends_gracefully(
     here.service.environment["SENDLATER_HTTP_ADDR"] = f"{LOOPBACK}:{free_ports(1)[0]}"
     with here.service, here.readers[here.target]:
         here.service.start()
-        here.schedule(b"payload", key="one")
-        assert here.arrival("one").value() == b"payload"
+        here.schedule(b"payload", key=b"one")
+        assert here.arrival(b"one").value() == b"payload"
 
         family = here.service.family
         inside = [p for p in family if p.name() in ("tini", "sendlater", "java")]

@@ -73,6 +73,12 @@ def test_a_supervisor_waits_longer_than_a_graceful_stop_takes():
     assert min(waits_s) * 1_000 > Settings.model_fields["stop_timeout_ms"].default
 
 
+def test_the_signal_to_stop_goes_to_the_service_alone():
+    """Its JVM and its workers must live until what they have claimed is delivered."""
+    assert "KillMode=mixed" in UNIT.splitlines()
+    assert 'ENTRYPOINT ["tini", "--", "sendlater"]' in DOCKERFILE.splitlines()
+
+
 def test_what_the_image_writes_to_is_mounted_and_the_rest_is_read_only():
     service = COMPOSE["services"]["sendlater"]
     (data,) = re.findall(r"SENDLATER_DATA_DIR=(\S+)", DOCKERFILE)

@@ -12,10 +12,10 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts deploy-check image lock clean
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
 setup: $(VENV)/.ready ## Make .venv with everything pinned in requirements.txt
 
@@ -65,13 +65,13 @@ bench: setup ## The numbers of the README on this machine (starts its own Kafka 
 	$(BIN)/python -m sendlater.bench.all
 
 check: setup ## Format, lint and types
-	$(BIN)/ruff format --check -q src tests
-	$(BIN)/ruff check -q src tests
+	$(BIN)/ruff format --check -q src tests deploy/try-image
+	$(BIN)/ruff check -q src tests deploy/try-image
 	$(BIN)/mypy
 
 format: setup ## Rewrite the sources in the house format
-	$(BIN)/ruff format -q src tests
-	$(BIN)/ruff check -q --fix src tests
+	$(BIN)/ruff format -q src tests deploy/try-image
+	$(BIN)/ruff check -q --fix src tests deploy/try-image
 
 screenshots: setup ## Pictures of the page for docs/ (needs chromium)
 	$(BIN)/python tests/screenshots.py docs/images
@@ -82,8 +82,22 @@ speed: setup ## How fast the page is (needs chromium; ARGS="--count 1000000")
 alerts: ## Test the alert rules (needs promtool)
 	cd deploy/prometheus && promtool test rules sendlater.rules.test.yml
 
+deploy-check: setup $(VENV)/.deploy-ready ## Lint and render what is in deploy/, with the tools that will read it
+	$(PYTEST) tests/deploy
+
+$(VENV)/.deploy-ready: requirements-deploy.txt deploy/tools/go.mod deploy/tools/go.sum
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-deploy.txt
+	cd deploy/tools && GOTOOLCHAIN=local GOFLAGS=-mod=readonly $(abspath $(BIN))/go build -o $(abspath $(VENV))/deploy-tools/ tool
+	touch $@
+
+image: setup $(VENV)/.deploy-ready ## Build the image without a container engine and deliver from it (needs root, mmdebstrap, bubblewrap)
+	rm -rf $(VENV)/image $(VENV)/image.*
+	$(BIN)/python deploy/try-image build $(VENV)/image
+	IMAGE=$(abspath $(VENV))/image $(PYTEST) tests/deploy/test_image.py
+
 lock: ## Pin the environment again, with hashes and without addresses
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra demo --group dev pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group deploy --constraint requirements.txt -o requirements-deploy.txt
 	echo uv==$$($(BIN)/uv --version | cut -d' ' -f2) | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header - -o requirements-uv.txt
 
 clean: ## Remove .venv and caches

@@ -100,6 +100,7 @@ class ServiceProcess:
         self.environment["SENDLATER_DATA_DIR"] = str(directory / "data")
         for name, value in settings.items():
             self.environment[f"SENDLATER_{name.upper()}"] = str(value)
+        self.command = [COMMAND, "serve"]
         self.arguments: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
@@ -109,7 +110,7 @@ class ServiceProcess:
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [COMMAND, "serve", *self.arguments], env=self.environment, stdout=log, stderr=log
+                [*self.command, *self.arguments], env=self.environment, stdout=log, stderr=log
             )
         if wait:
             self.wait_until_ready()

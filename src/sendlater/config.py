@@ -1,14 +1,13 @@
 """All settings, with unit, default and limits.
 
-Precedence: command-line flags, then `SENDLATER_*` environment, then the TOML file, then the
-default.
+Precedence: command-line flags, then `SENDLATER_*` environment, then secret files, then the TOML
+file, then the default.
 """
 
 import os
-from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
@@ -20,15 +19,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from sendlater.config_environment import ENV_PREFIX, unknown_variable
+from sendlater.config_file import FileSettings, secret_files
+from sendlater.config_secrets import hide_secrets
 from sendlater.errors import BadSettings
 from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
-
-if TYPE_CHECKING:
-    pass
-from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
-from sendlater.config_secrets import hide_secrets
-
-ENV_PREFIX = "SENDLATER_"
 
 
 class _Model(BaseModel):
@@ -264,8 +259,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The sources in their precedence: flags, environment, file."""
-        return init_settings, env_settings, FileSettings(settings_cls)
+        """The sources in their precedence: flags, environment, secrets, file."""
+        return init_settings, env_settings, secret_files(settings_cls), FileSettings(settings_cls)
 
     @property
     def on_kafka(self) -> bool:
@@ -306,27 +301,16 @@ def load(**flags: Any) -> Settings:
 
     Raises BadSettings for unknown names and values out of range.
     """
-    _require_known(os.environ)
+    if (variable := unknown_variable(os.environ, Settings.model_fields)) is not None:
+        expected = _expected(variable[len(ENV_PREFIX) :].lower())
+        raise BadSettings(f"unknown setting in the environment: {variable}{expected}")
     try:
         return Settings(**{k: v for k, v in flags.items() if v is not None})
     except SettingsError as error:
-        raise BadSettings(f"environment: {error}; expected JSON for lists and tables") from error
+        raise BadSettings(f"{error}; expected JSON for lists and tables") from error
     except ValidationError as error:
         # Without the cause: it may quote a password.
         raise BadSettings("; ".join(_told(e) for e in error.errors(include_url=False))) from None
-
-
-def _require_known(environment: Mapping[str, str]) -> None:
-    """Raises BadSettings for a variable with our prefix that is not a setting: usually a typo."""
-    tables = {name for name, field in Settings.model_fields.items() if field.default == {}}
-    for variable in environment:
-        prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
-        if prefix == ENV_PREFIX and variable.upper() != CONFIG_FILE_VARIABLE:
-            field, nested, _ = name.partition("__")
-            if field not in (tables if nested else Settings.model_fields):
-                raise BadSettings(
-                    f"unknown setting in the environment: {variable}{_expected(name)}"
-                )
 
 
 def _expected(name: str) -> str:

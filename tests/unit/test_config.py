@@ -9,6 +9,7 @@ from confluent_kafka import IsolationLevel
 from sendlater.brokers.client_options import client_options, isolation
 from sendlater.brokers.kafka_options import java_options, reader_options, spark_options
 from sendlater.config import Inbox, Settings, load
+from sendlater.config_environment import ENV_PREFIX, injected_by_kubernetes
 from sendlater.config_secrets import HIDDEN
 from sendlater.errors import BadSettings
 
@@ -67,6 +68,59 @@ def test_tables_can_be_set_name_by_name_in_the_environment(tmp_path, monkeypatch
     assert load().kafka == {"client.id": "environment", "security.protocol": "SSL"}
 
 
+def secrets(tmp_path, monkeypatch, **files):
+    """A directory of secrets as Kubernetes mounts it: links to a version in a hidden directory."""
+    version = tmp_path / "secrets" / "..2030"
+    version.mkdir(parents=True)
+    (version.parent / "..data").symlink_to(version.name)
+    for name, content in files.items():
+        (version / name).write_text(content)
+        (version.parent / name).symlink_to(f"..data/{name}")
+    monkeypatch.setenv("SENDLATER_SECRETS", str(version.parent))
+
+
+def test_secrets_come_from_files_of_their_own(tmp_path, monkeypatch):
+    """They win over the settings file, into whose tables they are merged; the environment wins."""
+    file(tmp_path, monkeypatch, 'redis = "redis://file"\n[kafka]\n"client.id" = "file"\n')
+    secrets(tmp_path, monkeypatch, redis="redis://secret\n", kafka='{"sasl.password": "p"}')
+
+    assert load().redis.get_secret_value() == "redis://secret"
+    assert load().kafka == {"client.id": "file", "sasl.password": "p"}
+
+    monkeypatch.setenv("SENDLATER_REDIS", "redis://environment")
+    assert load().redis.get_secret_value() == "redis://environment"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"redis-url": "redis://x"}, "unknown setting: .*secrets/redis-url, expected files"),
+        ({"kafka": "{hunter2"}, '"kafka".*; expected JSON'),
+    ],
+)
+def test_what_is_wrong_in_a_secret_is_told_without_it(tmp_path, monkeypatch, files, told):
+    secrets(tmp_path, monkeypatch, **files)
+
+    with pytest.raises(BadSettings, match=told) as error:
+        load()
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_directory_of_secrets_that_is_named_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENDLATER_SECRETS", str(tmp_path / "nowhere"))
+
+    with pytest.raises(BadSettings, match=r"secrets in .*nowhere: .*No such file"):
+        load()
+
+
+def test_a_secret_that_cannot_be_read_is_told_not_passed_over(tmp_path, monkeypatch):
+    secrets(tmp_path, monkeypatch)
+    (tmp_path / "secrets" / "redis").mkdir()
+
+    with pytest.raises(BadSettings, match=r"cannot read the secrets .*secrets/redis"):
+        load()
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [
@@ -89,6 +143,70 @@ def test_what_is_wrong_in_the_environment_is_told(monkeypatch, variable, value, 
 
     with pytest.raises(BadSettings, match=told):
         load()
+
+
+def of_a_service(name, address, *ports):
+    """What Kubernetes puts into every pod beside a Service; a port is number, protocol, name."""
+    host = f"[{address}]" if ":" in address else address
+    upper = name.upper().replace("-", "_")
+    number, protocol, _ = ports[0]
+    found = {
+        f"{upper}_SERVICE_HOST": address,
+        f"{upper}_SERVICE_PORT": number,
+        f"{upper}_PORT": f"{protocol}://{host}:{number}",
+    }
+    for number, protocol, port_name in ports:
+        if port_name:
+            found[f"{upper}_SERVICE_PORT_{port_name.upper().replace('-', '_')}"] = number
+        link = f"{upper}_PORT_{number}_{protocol.upper()}"
+        found[link] = f"{protocol}://{host}:{number}"
+        found |= {f"{link}_PROTO": protocol, f"{link}_PORT": number, f"{link}_ADDR": address}
+    return found
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        of_a_service("sendlater", "10.0.0.11", ("8080", "tcp", "")),
+        of_a_service("sendlater", "fd00::1", ("8080", "tcp", "http"), ("9100", "tcp", "metrics")),
+        of_a_service("sendlater-redis-0", "10.0.0.12", ("6379", "tcp", "tls-redis")),
+        of_a_service("sendlater-kafka", "10.0.0.13", ("9092", "sctp", ""), ("53", "udp", "dns")),
+    ],
+)
+def test_what_kubernetes_tells_about_a_service_of_our_name_is_passed_over(monkeypatch, variables):
+    """Else nothing starts in a namespace with such a Service."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SENDLATER_PORT", "8080"),
+        ("SENDLATER_HTTP_PORT", "8080"),
+        ("SENDLATER_SERVICE_HOST", "redis"),
+        ("SENDLATER_SERVICE_PORTS", "8080"),
+        ("SENDLATER_PORT_HTTP_TCP", "tcp://10.0.0.11:8080"),
+        ("SENDLATER_PORT_8080_TCP_PROTO", "http"),
+        ("SENDLATER_KAFKA_SERVICE_ADDR", "10.0.0.11"),
+        ("SENDLATER_SPACE__X_SERVICE_HOST", "10.0.0.11"),
+        ("sendlater_service_host", "10.0.0.11"),
+    ],
+)
+def test_what_only_looks_like_a_service_is_refused(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(BadSettings, match=f"unknown setting in the environment: {variable},"):
+        load()
+
+
+def test_no_setting_can_be_taken_for_a_service():
+    values = ("10.0.0.11", "8080", "tcp", "tcp://10.0.0.11:8080")
+    names = [f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields]
+
+    assert not [n for n in names for value in values if injected_by_kubernetes(n, value)]
 
 
 @pytest.mark.parametrize(

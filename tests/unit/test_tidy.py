@@ -15,6 +15,7 @@ GROUND = (
     "clock",
     "limits",
     "config",
+    "config_environment",
     "config_file",
     "config_secrets",
     "logs",

@@ -241,6 +241,37 @@ def test_the_asyncio_client_does_the_same(installation, name):
     asyncio.run(story())
 
 
+def test_sends_that_are_given_up_hurt_no_other(installation, name):
+    """Cancelled or out of time, and with callbacks that raise: those after them are accepted."""
+    where, arguments, topic = installation
+
+    def raising(error, sent):
+        raise ValueError("not my day")
+
+    async def story():
+        async with AsyncScheduler(*where, **arguments) as scheduler:
+            message = {"topic": topic, "value": b"1", "delay": LATER_S}
+            given_up = [
+                asyncio.create_task(scheduler.send_later(**message, id=f"{name}-{n}"))
+                for n in range(40)
+            ]
+            await asyncio.wait(given_up, timeout=0)  # they have begun
+            for task in given_up:
+                task.cancel()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await scheduler.send_later(**message, id=f"{name}-late")
+            scheduler.sync.send_later(**message, id=f"{name}-0", wait=False, on_sent=raising)
+            await asyncio.gather(*given_up, return_exceptions=True)
+            kept = [scheduler.send_later(**message, id=f"{name}+{n}") for n in range(20)]
+            await asyncio.gather(*kept)
+            await scheduler.flush()
+            found = await scheduler.list(id_prefix=f"{name}+", limit=100)
+            assert len(found.items) == 20
+
+    asyncio.run(story())
+
+
 def test_what_a_lane_has_taken_is_too_late(redis_installation, redis_url):
     where, arguments, topic = redis_installation
     with Scheduler(*where, **arguments) as scheduler:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.scheduled import Page, Scheduled
-from sendlater.client.scheduler import RETRY, SEND_TIMEOUT_S, Scheduler, now_ms
-from sendlater.errors import BrokerUnavailable
+from sendlater.client.scheduler import RETRY, Scheduler, now_ms
+from sendlater.client.sender import SEND_TIMEOUT_S, unanswered
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import Delay, Message, plan_send
 
@@ -98,7 +98,7 @@ class AsyncScheduler:
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), SEND_TIMEOUT_S)
         except TimeoutError as error:
-            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
+            raise unanswered() from error
 
     async def forget(self, schedule_id: bytes) -> None:
         """Cancel without an answer: does not wait for intake."""

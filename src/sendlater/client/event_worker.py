@@ -16,18 +16,15 @@ import structlog
 from sendlater.brokers.broker import Arrived
 from sendlater.brokers.group_reader import GroupReader
 from sendlater.client.backoff import Backoff
-from sendlater.client.etf1_records import (
-    header,
-    retried,
-)
+from sendlater.client.dead_letters import dead_letter
+from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, shape_of
 from sendlater.client.events import Context, context_of, retry_id
 from sendlater.clock import SystemClock
-from sendlater.dialects.names import EVENT_ERROR, EVENT_ID, EVENT_TYPE
-from sendlater.errors import NoAttemptsLeft
-from sendlater.model import Record, Schedule
+from sendlater.dialects.names import EVENT_ID
+from sendlater.errors import BadRequest, NoAttemptsLeft
+from sendlater.model import Schedule
 
-ERROR_CHARS_MAX = 1_000
 POLL_S = 0.2
 """Longest wait for the next event, and so the longest time between commits."""
 FULL_S = 0.5
@@ -49,6 +46,8 @@ class Tally:
     succeeded: int = 0
     retried: int = 0
     dead: int = 0
+    skipped: int = 0
+    """Events that could not be put on the dead-letter topic either, in whatever form."""
     ready: int = 0
     """Events on the topic whose handling has not begun. Unread ones are counted every UNREAD_S,
     and on Redis at most 1,000 per partition."""
@@ -60,7 +59,7 @@ class Tally:
 
 
 Forward = Callable[[Schedule], Awaitable[None]]
-"""Sends a schedule; raises Unavailable."""
+"""Sends a schedule; raises BadRequest for one that can never be sent, otherwise Unavailable."""
 
 
 class EventWorker:
@@ -228,41 +227,50 @@ class EventWorker:
         except NoAttemptsLeft:
             return await self._bury(record, failure)
         if header(again.headers, EVENT_ID) is None:
-            again.headers.append((EVENT_ID, context.id.encode()))
+            again.headers.append((EVENT_ID, context.id.encode(errors="surrogateescape")))
         _log.info(
             "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
         )
         schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
-        if settled := await self._insist(schedule):
-            self.tally.retried += 1
+        try:
+            settled = await self._insist(schedule)
+        except BadRequest as error:
+            return await self._bury(record, f"{failure}; cannot be retried: {error}")
+        self.tally.retried += settled
         return settled
 
     async def _bury(self, record: Arrived, failure: str) -> bool:
-        """Send the event to the dead-letter topic, as a schedule that is due now."""
+        """Send the event to the dead-letter topic, as a schedule that is due now: whole if that can
+        be, else cut, and if that cannot be either, skip it."""
         context = context_of(self.type, record)
-        headers = [pair for pair in record.headers if pair[0] not in (EVENT_ERROR, EVENT_TYPE)]
-        headers += [
-            (EVENT_TYPE, self.type.encode()),
-            (EVENT_ERROR, failure[:ERROR_CHARS_MAX].encode(errors="replace")),
-        ]
-        if header(headers, EVENT_ID) is None:
-            headers.append((EVENT_ID, context.id.encode()))
-        dead = Record(
-            topic=self.dead_topic, value=record.value or b"", key=record.key, headers=headers
-        )
+        now_ms, why = SystemClock().now_ms(), failure
+        for cut in (False, True):
+            dead = dead_letter(
+                self.type, record, topic=self.dead_topic, failure=why, now_ms=now_ms, cut=cut
+            )
+            try:
+                settled = await self._insist(dead)
+            except BadRequest as error:
+                why = f"{failure}; cut: {error}"
+                continue
+            if settled:
+                self.tally.dead += 1
+                _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
+            return settled
+        self.tally.skipped += 1
         place = f"{record.topic}/{record.partition}/{record.position}"
-        schedule = Schedule(id=f"dead:{place}".encode(), due_ms=SystemClock().now_ms(), record=dead)
-        if settled := await self._insist(schedule):
-            self.tally.dead += 1
-            _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
-        return settled
+        _log.error("event is skipped: it cannot be dead either", place=place, cause=why)
+        return True
 
     async def _insist(self, schedule: Schedule) -> bool:
-        """Send a schedule, with retries until it succeeds; False if stopped before."""
+        """Send a schedule, with retries until it succeeds; False if stopped before. Raises
+        BadRequest for one that can never be sent: trying again would stop its type for ever."""
         pause_s = AGAIN_S
         while True:
             try:
                 await self.forward(schedule)
+            except BadRequest:
+                raise
             except Exception as error:
                 self.tally.error = f"cannot re-schedule: {error}"
                 _log.warning("cannot re-schedule an event", type=self.type, cause=str(error))

@@ -248,7 +248,7 @@ class _Tallies(Collector):
             "sendlater_handler_in_flight", "Events being handled.", labels=["type"]
         )
         for type_, tally in self._handlers.tallies().items():
-            for outcome in ("taken", "succeeded", "retried", "dead"):
+            for outcome in ("taken", "succeeded", "retried", "dead", "skipped"):
                 events.add_metric([type_, outcome], getattr(tally, outcome))
             seconds.add_metric([type_], tally.seconds)
             ready.add_metric([type_], tally.ready)

@@ -4,17 +4,17 @@
 (operations/arguments.py) and differ in how they wait.
 """
 
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
 from sendlater.client.scheduled import Page, Scheduled
+from sendlater.client.sender import Sender
 from sendlater.clock import SystemClock
-from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported
+from sendlater.errors import BadSettings, NotSupported
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
     AnyHeaders,
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from sendlater.store import Pending
 from sendlater.client.open_transport import HTTP_SCHEMES, _open
 
-SEND_TIMEOUT_S = 60.0
-"""Longest wait of `send_later` for the acknowledgement."""
-SENDER_COUNT = 8
-"""Threads for `wait=False` where sending blocks (Redis alone, HTTP)."""
-UNDER_WAY_COUNT_MAX = 1_000
-"""Most schedules in these threads and their queue; the next `send_later` waits."""
 RETRY = Backoff(jitter=0.2)
 """5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
 OnSent = Callable[[Exception | None, Scheduled], None]
@@ -78,10 +72,7 @@ class Scheduler:
             if token is not None:
                 raise BadSettings("token: expected with an http:// or https:// address only")
             self._transport = _open(where, redis_url, space=space, **settings)
-        self._failed: list[Exception] = []
-        self._lock = threading.Lock()
-        self._senders: ThreadPoolExecutor | None = None
-        self._under_way = threading.BoundedSemaphore(UNDER_WAY_COUNT_MAX)
+        self._sender = Sender(self._transport)
 
     def send_later(
         self,
@@ -117,7 +108,7 @@ class Scheduler:
         )
         scheduled = Scheduled(self, schedule)
         if wait:
-            self._acknowledged(self._submit(schedule))
+            self._sender.send(schedule)
             if on_sent is not None:
                 on_sent(None, scheduled)
             return scheduled
@@ -129,18 +120,7 @@ class Scheduler:
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
         """Send a schedule without waiting; an error goes to `on_sent`, or else `flush` raises
         it."""
-
-        def done(error: Exception | None) -> None:
-            if on_sent is not None:
-                on_sent(error)
-            elif error is not None:
-                with self._lock:
-                    self._failed.append(error)
-
-        if self._transport.ready():
-            self._transport.send(schedule, done=done)
-        else:
-            self._send_in_thread(schedule, done)
+        self._sender.send_aside(schedule, on_sent)
 
     def send_many(self, messages: Iterable[Message]) -> int:
         """Send many messages; returns their number once all are accepted.
@@ -164,7 +144,7 @@ class Scheduler:
         """
         record, due_ms = retried(message, backoff=backoff, now_ms=now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
-        self._acknowledged(self._submit(schedule))
+        self._sender.send(schedule)
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
@@ -228,15 +208,7 @@ class Scheduler:
 
     def flush(self) -> None:
         """Wait until all schedules are accepted. Raises the first error that no `on_sent` got."""
-        with self._lock:
-            senders, self._senders = self._senders, None
-        if senders is not None:
-            senders.shutdown()
-        self._transport.flush()
-        with self._lock:
-            failed, self._failed = self._failed, []
-        if failed:
-            raise failed[0]
+        self._sender.flush()
 
     def close(self) -> None:
         """Flush and disconnect."""
@@ -252,40 +224,7 @@ class Scheduler:
         self.close()
 
     def _submit(self, schedule: Schedule) -> "Future[None]":
-        future: Future[None] = Future()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self._transport.send(schedule, done=done)
-        return future
-
-    def _acknowledged(self, future: "Future[None]") -> None:
-        """Wait for the acknowledgement. Raises its error, or BrokerUnavailable after a timeout."""
-        try:
-            future.result(SEND_TIMEOUT_S)
-        except TimeoutError as error:
-            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
-
-    def _send_in_thread(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
-        """Send in one of a few threads, so that the caller does not wait."""
-
-        def work() -> None:
-            try:
-                self._transport.send(schedule, done=done)
-            except Exception as error:
-                done(error)
-            finally:
-                self._under_way.release()
-
-        self._under_way.acquire()
-        with self._lock:
-            if self._senders is None:
-                self._senders = ThreadPoolExecutor(SENDER_COUNT, "sendlater-send")
-            self._senders.submit(work)
+        return self._sender.submit(schedule)
 
     @property
     def remote(self) -> "HttpTransport | None":

@@ -22,6 +22,7 @@ from sendlater.errors import BadRequest, BadSettings, BadTime, BrokerUnavailable
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.operations.arguments import chunks, new_id
+from sendlater.operations.refused import Refused
 from sendlater.operations.transport import Done
 from sendlater.store import Admin, Answer, Move, Pending
 from sendlater.store.codec import pack
@@ -115,13 +116,15 @@ class Operations:
             return count
         # Earlier sends must come first on the inbox: those below use another producer.
         self.broker.flush()
+        refused = Refused()  # ours alone: another thread's flush takes what the broker keeps
         try:
             for schedule in schedules:
-                self.broker.send(self.checked(schedule))
+                self.broker.send(self.checked(schedule), on_error=refused.add)
                 count += 1
         finally:
             self.broker.flush()
             self._remember(self._inbox_ends())
+            refused.tell()
         return count
 
     def _passed(self, schedule: Schedule) -> Schedule:

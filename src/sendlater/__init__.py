@@ -16,18 +16,35 @@ if TYPE_CHECKING:
     from sendlater.client.scheduled import Page, Scheduled
     from sendlater.client.scheduler import Scheduler
     from sendlater.client.scheduling_producer import SchedulingProducer
-    from sendlater.errors import SendlaterError
+    from sendlater.client.task import Task
+    from sendlater.errors import (
+        BadRequest,
+        BadSettings,
+        BadTime,
+        BrokerUnavailable,
+        NoAttemptsLeft,
+        NotSupported,
+        SendlaterError,
+        StoreUnavailable,
+        Unavailable,
+    )
     from sendlater.model import Cancelled, Moved, Record, State
     from sendlater.topics import Consumer, Topics
 
 _HOMES = {
     "AsyncScheduler": "client.async_scheduler",
     "Backoff": "client.backoff",
+    "BadRequest": "errors",
+    "BadSettings": "errors",
+    "BadTime": "errors",
+    "BrokerUnavailable": "errors",
     "Cancelled": "model",
     "Consumer": "topics",
     "Context": "client.events",
     "Handlers": "client.handlers",
     "Moved": "model",
+    "NoAttemptsLeft": "errors",
+    "NotSupported": "errors",
     "Page": "client.scheduled",
     "Record": "model",
     "Scheduled": "client.scheduled",
@@ -35,7 +52,10 @@ _HOMES = {
     "SchedulingProducer": "client.scheduling_producer",
     "SendlaterError": "errors",
     "State": "model",
+    "StoreUnavailable": "errors",
+    "Task": "client.task",
     "Topics": "topics",
+    "Unavailable": "errors",
     "open_consumer": "client.producers_consumers",
     "open_producer": "client.producers_consumers",
 }
@@ -43,11 +63,17 @@ _HOMES = {
 __all__ = [
     "AsyncScheduler",
     "Backoff",
+    "BadRequest",
+    "BadSettings",
+    "BadTime",
+    "BrokerUnavailable",
     "Cancelled",
     "Consumer",
     "Context",
     "Handlers",
     "Moved",
+    "NoAttemptsLeft",
+    "NotSupported",
     "Page",
     "Record",
     "Scheduled",
@@ -55,7 +81,10 @@ __all__ = [
     "SchedulingProducer",
     "SendlaterError",
     "State",
+    "StoreUnavailable",
+    "Task",
     "Topics",
+    "Unavailable",
     "__version__",
     "open_consumer",
     "open_producer",

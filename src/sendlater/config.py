@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
@@ -20,15 +20,15 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from sendlater.addresses import CLIENT_VARIABLES
+from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
+from sendlater.config_secrets import hide_secrets
 from sendlater.errors import BadSettings
 from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
 
-if TYPE_CHECKING:
-    pass
-from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
-from sendlater.config_secrets import hide_secrets
-
 ENV_PREFIX = "SENDLATER_"
+NO_SETTINGS = (CONFIG_FILE_VARIABLE, *CLIENT_VARIABLES)
+"""Variables with that prefix that are not settings."""
 
 
 class _Model(BaseModel):
@@ -320,7 +320,7 @@ def _require_known(environment: Mapping[str, str]) -> None:
     tables = {name for name, field in Settings.model_fields.items() if field.default == {}}
     for variable in environment:
         prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
-        if prefix == ENV_PREFIX and variable.upper() != CONFIG_FILE_VARIABLE:
+        if prefix == ENV_PREFIX and variable.upper() not in NO_SETTINGS:
             field, nested, _ = name.partition("__")
             if field not in (tables if nested else Settings.model_fields):
                 raise BadSettings(

@@ -45,8 +45,8 @@ def test_the_client_page_on_redis(number, redis_url, capsys):
 
 
 def test_the_handlers_page_on_redis(redis_url):
-    (code,) = examples("handlers.md")
-    run(code, redis_url)
+    code = examples("handlers.md")[0]
+    run(code.replace('"__main__"', '"example"'), redis_url)
 
 
 @pytest.mark.parametrize("number", [0, 1])

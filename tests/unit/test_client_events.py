@@ -82,6 +82,7 @@ def handled(installation, *records, function=None):
             retry=Backoff(min_s=1, retries=1),
             timeout_s=5,
             dead_topic="dead",
+            now_ms=lambda: 1_900_000_000_000,
         )
         worker.start()
         await until(lambda: len(reader.settled) == len(records), "all are settled", timeout_s=10)

@@ -35,6 +35,9 @@ class Slow:
     def __init__(self):
         self.reports = []
 
+    def now_ms(self):
+        return 1_900_000_000_000
+
     def ready(self):
         return True
 
@@ -52,7 +55,7 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch):
     transport = Slow()
-    monkeypatch.setattr("sendlater.client.scheduler._open", lambda *_, **__: transport)
+    monkeypatch.setattr("sendlater.client.scheduler.open_transport", lambda *_, **__: transport)
     return transport
 
 

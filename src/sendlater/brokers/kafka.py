@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -48,7 +47,6 @@ NO_LEADER = (
 """Kafka's errors meanwhile; `_NOENT` is librdkafka's error for no leader."""
 UNFIT = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 """Kafka's errors about a record itself: it would be refused again, however often it is sent."""
-_log = structlog.get_logger()
 
 
 class KafkaBroker:
@@ -150,7 +148,11 @@ class KafkaBroker:
             try:
                 on_done(failure, message.partition(), message.offset())
             except Exception:  # it would end the thread that all reports need
-                _log.exception("a delivery report was not taken", topic=message.topic())
+                import structlog  # not at the top: a client that sends needs none
+
+                structlog.get_logger().exception(
+                    "a delivery report was not taken", topic=message.topic()
+                )
 
         return done
 

@@ -9,18 +9,15 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from sendlater.brokers.broker import Arrived
-from sendlater.brokers.group_reader import GroupReader
 from sendlater.client.backoff import Backoff
 from sendlater.client.dead_letters import dead_letter
 from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, shape_of
 from sendlater.client.events import Context, context_of, retry_id
-from sendlater.clock import SystemClock
+from sendlater.client.quiet_log import log
 from sendlater.dialects.names import EVENT_ID
 from sendlater.errors import BadRequest, NoAttemptsLeft
 from sendlater.model import Schedule
@@ -35,7 +32,9 @@ AGAIN_S_MAX = 10.0
 UNREAD_S = 2.0
 """How often the unread records on the topic are counted."""
 PARALLELISM_MAX = 1_000
-_log = structlog.get_logger()
+
+if TYPE_CHECKING:  # Kafka's client loads slowly, and a process that only enqueues has no worker
+    from sendlater.brokers.group_reader import GroupReader
 
 
 @dataclass(slots=True)
@@ -70,20 +69,21 @@ class EventWorker:
         type_: str,
         function: Callable[..., Any],
         *,
-        reader: GroupReader,
+        reader: "GroupReader",
         forward: Forward,
         codec: Codec,
         parallelism: int,
         retry: Backoff,
         timeout_s: float,
         dead_topic: str,
+        now_ms: Callable[[], int],
     ) -> None:
         self.type, self.function = type_, function
         self.hint, self.wants_context = shape_of(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.reader, self.forward, self.codec = reader, forward, codec
         self.parallelism, self.retry, self.timeout_s = parallelism, retry, timeout_s
-        self.dead_topic = dead_topic
+        self.dead_topic, self.now_ms = dead_topic, now_ms
         self.tally = Tally()
         self._ready: asyncio.Queue[Arrived | None] = asyncio.Queue()
         self._room = asyncio.Event()
@@ -115,7 +115,7 @@ class EventWorker:
         try:
             await loop.run_in_executor(self._reader, self.reader.close)
         except Exception as error:
-            _log.warning("left the group without committing", type=self.type, cause=str(error))
+            log().warning("left the group without committing", type=self.type, cause=str(error))
         self._reader.shutdown(wait=False)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -133,7 +133,7 @@ class EventWorker:
                 found = await loop.run_in_executor(self._reader, self._poll, max(0, room))
             except Exception as error:
                 self.tally.error = f"cannot read: {error}"
-                _log.warning("cannot read events", type=self.type, cause=str(error))
+                log().warning("cannot read events", type=self.type, cause=str(error))
                 await _wait(self._stopping, pause_s)
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)
                 continue
@@ -166,7 +166,7 @@ class EventWorker:
                     self.reader.done(record)
             except Exception as error:  # our own fault, not the handler's; the worker goes on
                 self.tally.error = f"cannot handle: {_told(error)}"
-                _log.exception("cannot settle an event, it is not committed", type=self.type)
+                log().exception("cannot settle an event, it is not committed", type=self.type)
             finally:
                 self.tally.in_flight -= 1
 
@@ -221,14 +221,14 @@ class EventWorker:
         return failure, overdue
 
     async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
-        now_ms = SystemClock().now_ms()
+        now_ms = self.now_ms()
         try:
             again, due_ms = retried(record, backoff=self.retry, now_ms=now_ms)
         except NoAttemptsLeft:
             return await self._bury(record, failure)
         if header(again.headers, EVENT_ID) is None:
             again.headers.append((EVENT_ID, context.id.encode(errors="surrogateescape")))
-        _log.info(
+        log().info(
             "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
         )
         schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
@@ -243,7 +243,7 @@ class EventWorker:
         """Send the event to the dead-letter topic, as a schedule that is due now: whole if that can
         be, else cut, and if that cannot be either, skip it."""
         context = context_of(self.type, record)
-        now_ms, why = SystemClock().now_ms(), failure
+        now_ms, why = self.now_ms(), failure
         for cut in (False, True):
             dead = dead_letter(
                 self.type, record, topic=self.dead_topic, failure=why, now_ms=now_ms, cut=cut
@@ -255,11 +255,11 @@ class EventWorker:
                 continue
             if settled:
                 self.tally.dead += 1
-                _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
+                log().warning("event is dead", type=self.type, id=context.id, cause=failure)
             return settled
         self.tally.skipped += 1
         place = f"{record.topic}/{record.partition}/{record.position}"
-        _log.error("event is skipped: it cannot be dead either", place=place, cause=why)
+        log().error("event is skipped: it cannot be dead either", place=place, cause=why)
         return True
 
     async def _insist(self, schedule: Schedule) -> bool:
@@ -273,7 +273,7 @@ class EventWorker:
                 raise
             except Exception as error:
                 self.tally.error = f"cannot re-schedule: {error}"
-                _log.warning("cannot re-schedule an event", type=self.type, cause=str(error))
+                log().warning("cannot re-schedule an event", type=self.type, cause=str(error))
                 if await _wait(self._stopping, pause_s):
                     return False
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)

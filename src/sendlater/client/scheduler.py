@@ -4,21 +4,23 @@
 (operations/arguments.py) and differ in how they wait.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
+from sendlater.client.open_transport import open_transport
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
-from sendlater.clock import SystemClock
-from sendlater.errors import BadSettings, NotSupported
+from sendlater.errors import NotSupported
+from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
     AnyHeaders,
     Delay,
+    Instant,
     Message,
     due_ms,
     new_id,
@@ -26,14 +28,13 @@ from sendlater.operations.arguments import (
     plan_send,
     to_id,
 )
-from sendlater.operations.transport import Done, Transport
+from sendlater.operations.transport import Done, Opens
 
 if TYPE_CHECKING:
     from sendlater.brokers.broker import Broker
     from sendlater.client.rest_transport import HttpTransport
     from sendlater.config import Settings
     from sendlater.store import Pending
-from sendlater.client.open_transport import HTTP_SCHEMES, _open
 
 RETRY = Backoff(jitter=0.2)
 """5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
@@ -46,32 +47,28 @@ class Scheduler:
 
     `where` is the installation: Kafka brokers `host:port,host:port` (with `redis_url=` for the
     store), a Redis URL for an installation on Redis alone, `http://...` for REST (with `token=`),
-    or a Settings. Without it, the environment and sendlater.toml decide.
+    a Settings, or a fake (sendlater.testing). Without it, the environment (SENDLATER_URL first)
+    and sendlater.toml decide.
     """
 
     def __init__(
         self,
-        where: "Settings | str | None" = None,
+        where: "Settings | Opens | str | None" = None,
         *,
         redis_url: str | None = None,
         space: str | None = None,
         token: str | None = None,
+        ca_file: "str | Path | None" = None,
         **settings: Any,
     ) -> None:
         """`settings` are fields of `sendlater.config.Settings`; not with a Settings or HTTP.
+        `token` and `ca_file` (the certificates to trust, PEM) are for HTTP only.
 
         Raises BadSettings, StoreUnavailable, BrokerUnavailable.
         """
-        if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
-            if redis_url or space or settings:
-                raise BadSettings("over HTTP the server has the settings; expected only a token")
-            from sendlater.client.rest_transport import HttpTransport
-
-            self._transport: Transport = HttpTransport(where, token=token)
-        else:
-            if token is not None:
-                raise BadSettings("token: expected with an http:// or https:// address only")
-            self._transport = _open(where, redis_url, space=space, **settings)
+        self._transport = open_transport(
+            where, redis_url=redis_url, space=space, token=token, ca_file=ca_file, **settings
+        )
         self._sender = Sender(self._transport)
 
     def send_later(
@@ -82,14 +79,14 @@ class Scheduler:
         key: bytes | str | None = None,
         headers: AnyHeaders = (),
         delay: Delay | None = None,
-        at: datetime | None = None,
+        at: Instant | None = None,
         id: str | None = None,
         partition: int | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
     ) -> Scheduled:
-        """Have `value` delivered to `topic` after `delay` (timedelta, or seconds) or at `at` (an
-        aware datetime).
+        """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
+        (an aware datetime, or RFC 3339).
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -98,7 +95,7 @@ class Scheduler:
         schedule = plan_send(
             topic,
             value,
-            now_ms=now_ms(),
+            now_ms=self.now_ms(),
             key=key,
             headers=headers,
             delay=delay,
@@ -129,7 +126,7 @@ class Scheduler:
         messages. An invalid one raises BadTime or BadRequest after those before it were sent;
         Unavailable says how many were not accepted.
         """
-        return self.submit_many(plan_send(now_ms=now_ms(), **message) for message in messages)
+        return self.submit_many(plan_send(now_ms=self.now_ms(), **message) for message in messages)
 
     def submit_many(self, schedules: Iterable[Schedule]) -> int:
         """As `send_many`, for schedules."""
@@ -142,7 +139,7 @@ class Scheduler:
         etf1's client, header `retry-attempt` counts the attempts and `retry-original-timestamp` is
         the time of the first failure; headers of schedulers are dropped. Raises NoAttemptsLeft.
         """
-        record, due_ms = retried(message, backoff=backoff, now_ms=now_ms())
+        record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
         self._sender.send(schedule)
         return Scheduled(self, schedule)
@@ -155,8 +152,14 @@ class Scheduler:
         """
         return self._transport.cancel(to_id(id))
 
+    def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
+        """Cancel schedules, waiting once for intake; the answer for each id."""
+        names = dict.fromkeys(ids)
+        answers = self._transport.cancel_many([to_id(id) for id in names])
+        return dict(zip(names, answers, strict=True))
+
     def reschedule(
-        self, id: str, *, delay: Delay | None = None, at: datetime | None = None
+        self, id: str, *, delay: Delay | None = None, at: Instant | None = None
     ) -> Moved:
         """Give a schedule another due time. Answers moved, delivering (too late) or unknown.
 
@@ -165,10 +168,8 @@ class Scheduler:
         """
         return self._reschedule(id, delay=delay, at=at)[0]
 
-    def _reschedule(
-        self, id: str, *, delay: Delay | None, at: datetime | None
-    ) -> tuple[Moved, int]:
-        moved_to_ms = due_ms(delay=delay, at=at, now_ms=now_ms())
+    def _reschedule(self, id: str, *, delay: Delay | None, at: Instant | None) -> tuple[Moved, int]:
+        moved_to_ms = due_ms(delay=delay, at=at, now_ms=self.now_ms())
         return self._transport.reschedule(to_id(id), due_ms=moved_to_ms), moved_to_ms
 
     def deliver_now(self, id: str) -> Moved:
@@ -183,8 +184,8 @@ class Scheduler:
     def list(
         self,
         *,
-        due_from: datetime | None = None,
-        due_to: datetime | None = None,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
         id_prefix: str = "",
         topic: str | None = None,
         limit: int = 100,
@@ -196,6 +197,7 @@ class Scheduler:
         cursor.
         """
         query = plan_list(
+            now_ms=self.now_ms(),
             due_from=due_from,
             due_to=due_to,
             id_prefix=id_prefix,
@@ -205,6 +207,29 @@ class Scheduler:
         )
         found, next_cursor = self._transport.page(query)
         return Page([Scheduled(self, one) for one in found], next_cursor)
+
+    def iter(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+    ) -> Iterator[Scheduled]:
+        """All pending schedules of `list`, page after page; those that come meanwhile may be
+        missing."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.list(
+                due_from=due_from,
+                due_to=due_to,
+                id_prefix=id_prefix,
+                topic=topic,
+                limit=PAGE_COUNT_MAX,
+                cursor=cursor or None,
+            )
+            yield from page.items
+            cursor = page.next_cursor
 
     def flush(self) -> None:
         """Wait until all schedules are accepted. Raises the first error that no `on_sent` got."""
@@ -225,6 +250,10 @@ class Scheduler:
 
     def _submit(self, schedule: Schedule) -> "Future[None]":
         return self._sender.submit(schedule)
+
+    def now_ms(self) -> int:
+        """The clock that delays count from, milliseconds since 1970: this host's."""
+        return self._transport.now_ms()
 
     @property
     def remote(self) -> "HttpTransport | None":
@@ -265,8 +294,3 @@ class Scheduler:
         if not hasattr(self._transport, name):
             raise NotSupported(f"{name}: expected a client of Kafka or Redis, got one over HTTP")
         return getattr(self._transport, name)
-
-
-def now_ms() -> int:
-    """This host's clock."""
-    return SystemClock().now_ms()

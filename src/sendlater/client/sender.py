@@ -3,8 +3,7 @@
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import structlog
-
+from sendlater.client.quiet_log import log
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Schedule
 from sendlater.operations.transport import Done, Transport
@@ -17,7 +16,6 @@ UNDER_WAY_COUNT_MAX = 1_000
 """Most schedules in these threads and their queue; the next `send_later` waits."""
 FAILED_COUNT_MAX = 1_000
 """Most errors kept for `flush`, which raises the first: an outage can last as long as it likes."""
-_log = structlog.get_logger()
 
 
 class Sender:
@@ -62,7 +60,7 @@ class Sender:
                 try:
                     on_sent(error)
                 except Exception:
-                    _log.exception(
+                    log().exception(
                         "on_sent raised an error", id=schedule.id.decode("utf8", "replace")
                     )
             elif error is not None:

@@ -11,12 +11,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sendlater.client.async_scheduler import AsyncScheduler
     from sendlater.client.backoff import Backoff
+    from sendlater.client.event_codec import SerializerCodec
     from sendlater.client.handlers import Context, Handlers
     from sendlater.client.producers_consumers import open_consumer, open_producer
     from sendlater.client.scheduled import Page, Scheduled
     from sendlater.client.scheduler import Scheduler
     from sendlater.client.scheduling_producer import SchedulingProducer
     from sendlater.client.task import Task
+    from sendlater.client.tracing import instrument
     from sendlater.errors import (
         BadRequest,
         BadSettings,
@@ -47,6 +49,7 @@ _HOMES = {
     "NotSupported": "errors",
     "Page": "client.scheduled",
     "Record": "model",
+    "SerializerCodec": "client.event_codec",
     "Scheduled": "client.scheduled",
     "Scheduler": "client.scheduler",
     "SchedulingProducer": "client.scheduling_producer",
@@ -56,6 +59,7 @@ _HOMES = {
     "Task": "client.task",
     "Topics": "topics",
     "Unavailable": "errors",
+    "instrument": "client.tracing",
     "open_consumer": "client.producers_consumers",
     "open_producer": "client.producers_consumers",
 }
@@ -80,12 +84,14 @@ __all__ = [
     "Scheduler",
     "SchedulingProducer",
     "SendlaterError",
+    "SerializerCodec",
     "State",
     "StoreUnavailable",
     "Task",
     "Topics",
     "Unavailable",
     "__version__",
+    "instrument",
     "open_consumer",
     "open_producer",
 ]

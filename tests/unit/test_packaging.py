@@ -17,8 +17,8 @@ HEAVY = ("pyspark", "fastapi", "rich", "pydantic", "redis", "confluent_kafka", "
 """What a program that imports the client need not load before it connects."""
 MODULES = {"confluent-kafka": "confluent_kafka", "python-ulid": "ulid"}
 """Distributions whose modules have other names."""
-PLUGIN_HOST = "pytest"
-"""Imported by our plugin only, which pytest loads."""
+OPTIONAL = {("pytest", "plugin.py"), ("opentelemetry", "tracing.py")}
+"""Imported by one file only, which is loaded by who has them."""
 
 
 def core():
@@ -43,7 +43,7 @@ def test_a_clients_rooms_need_the_core_dependencies_alone():
                 found = [node.module]
             for name in found:
                 top = name.partition(".")[0]
-                if top not in allowed and (top, path.name) != (PLUGIN_HOST, "plugin.py"):
+                if top not in allowed and (top, path.name) not in OPTIONAL:
                     wrong.append(f"{path.relative_to(source)}: {top}")
     assert not wrong
 
@@ -62,7 +62,7 @@ def test_importing_a_part_of_the_client_loads_nothing_heavy(name):
 def test_extras_bring_the_rest_and_each_other():
     extras = PROJECT["optional-dependencies"]
     assert {"cli", "server", "pipeline", "demo"} <= set(extras)
-    assert "sendlater[cli,pipeline,server]" in extras["demo"]
+    assert "sendlater[cli,otel,pipeline,server]" in extras["demo"]
     pinned = [one for one in PROJECT["dependencies"] if "==" in one]
     assert not pinned, "a client lives beside others in one environment"
 

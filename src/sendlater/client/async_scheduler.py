@@ -11,6 +11,7 @@ from sendlater.client.backoff import Backoff
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.scheduler import RETRY, Scheduler
 from sendlater.client.sender import SEND_TIMEOUT_S, unanswered
+from sendlater.client.tracing import scheduling
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import AnyHeaders, Delay, Instant, Message, plan_send
@@ -101,7 +102,14 @@ class AsyncScheduler:
             id=id,
             partition=partition,
         )
-        scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+        with scheduling(schedule, now_ms=self.sync.now_ms()) as schedule:
+            scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+            return await self._send(scheduled, wait=wait, on_sent=on_sent)
+
+    async def _send(
+        self, scheduled: AsyncScheduled, *, wait: bool, on_sent: "OnAsyncSent | None"
+    ) -> AsyncScheduled:
+        schedule = scheduled.schedule
         if wait:
             await self.submit(schedule)
             if on_sent is not None:

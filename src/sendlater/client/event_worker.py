@@ -4,22 +4,25 @@ Event types share only the client that sends their retries: a slow type blocks n
 """
 
 import asyncio
+import contextvars
 import inspect
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sendlater.brokers.broker import Arrived
 from sendlater.client.backoff import Backoff
 from sendlater.client.dead_letters import dead_letter
 from sendlater.client.etf1_records import header, retried
-from sendlater.client.event_codec import Codec, shape_of
+from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
 from sendlater.client.events import Context, context_of, retry_id
 from sendlater.client.quiet_log import log
+from sendlater.client.tracing import handling
 from sendlater.dialects.names import EVENT_ID
-from sendlater.errors import BadRequest, NoAttemptsLeft
+from sendlater.errors import BadRequest, NoAttemptsLeft, Unavailable
 from sendlater.model import Schedule
 
 POLL_S = 0.2
@@ -71,7 +74,7 @@ class EventWorker:
         *,
         reader: "GroupReader",
         forward: Forward,
-        codec: Codec,
+        codec: Codec | RecordCodec,
         parallelism: int,
         retry: Backoff,
         timeout_s: float,
@@ -174,11 +177,21 @@ class EventWorker:
         """Whether the event is settled (succeeded, re-scheduled or dead) and can be committed."""
         context = context_of(self.type, record)
         try:
-            event = self.codec.decode(record.value or b"", self.hint)
+            event = await decoded(
+                self.codec,
+                record.value or b"",
+                self.hint,
+                topic=record.topic,
+                headers=list(record.headers),
+            )
+        except Unavailable as error:
+            return await self._fail(record, context, _told(error))
         except Exception as error:
             return await self._bury(record, f"cannot be decoded: {error}")
         began = time.monotonic()
-        failure, overdue = await self._call(event, context, began)
+        with handling(context, now_ms=self.now_ms()) as failed:
+            failure, overdue = await self._call(event, context, began)
+            failed(failure)
         self.tally.seconds += time.monotonic() - began
         if not failure:
             self.tally.succeeded += 1
@@ -202,7 +215,8 @@ class EventWorker:
                     answer = await self.function(*arguments)
                 else:
                     loop = asyncio.get_running_loop()
-                    overdue = loop.run_in_executor(self._threads, self.function, *arguments)
+                    call = partial(contextvars.copy_context().run, self.function, *arguments)
+                    overdue = loop.run_in_executor(self._threads, call)
                     answer = await asyncio.shield(overdue)
                     if inspect.isawaitable(answer):  # a plain wrapper around an async function
                         answer = await answer

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self
 
 from sendlater.client.async_scheduler import AsyncScheduled, AsyncScheduler
 from sendlater.client.backoff import Backoff
-from sendlater.client.event_codec import Codec, JsonCodec, shape_of
+from sendlater.client.event_codec import Codec, JsonCodec, RecordCodec, encoded, shape_of
 from sendlater.client.event_worker import PARALLELISM_MAX, EventWorker, Tally
 from sendlater.client.events import Context, as_event, event_id, retry_id
 from sendlater.client.task import Answer, Event, More, Task
+from sendlater.client.tracing import scheduling
 from sendlater.errors import BadRequest
-from sendlater.model import Cancelled, Schedule
+from sendlater.model import Cancelled, Headers, Schedule
 from sendlater.operations.arguments import Delay, Instant, new_id, plan_send
 
 if TYPE_CHECKING:  # loaded when they are used: importing handlers must not be slow
@@ -42,6 +43,7 @@ class _Wanted:
     parallelism: int
     retry: Backoff
     timeout_s: float
+    codec: Codec | RecordCodec
 
 
 class Handlers:
@@ -58,7 +60,7 @@ class Handlers:
         where: Any = None,
         *,
         group: str = "handlers",
-        codec: Codec | None = None,
+        codec: Codec | RecordCodec | None = None,
         dead_topic: str | None = None,
         drain_s: float = DRAIN_S,
         **arguments: Any,
@@ -68,7 +70,7 @@ class Handlers:
         """
         self.group = group
         self._where, self._arguments = where, arguments
-        self._codec = codec or JsonCodec()
+        self._codec: Codec | RecordCodec = codec or JsonCodec()
         self._drain_s = drain_s
         self._dead_topic = dead_topic
         self._wanted: dict[str, _Wanted] = {}
@@ -107,14 +109,15 @@ class Handlers:
         parallelism: int = 1,
         retry: Backoff = RETRY,
         timeout: float = TIMEOUT_S,
+        codec: Codec | RecordCodec | None = None,
     ) -> Callable[[Callable[Concatenate[Event, More], Answer]], Task[Event, More, Answer]]:
         """Add a handler for an event type: `def f(event)` or `async def f(event, context)`.
 
         At most `parallelism` calls run at once in this process. `timeout` is in seconds; a function
         that is not async cannot be interrupted, and counts against `parallelism` until it returns.
-        The event is decoded to the type hint of `event`. What comes back is a Task: the function,
-        with `enqueue` and `cancel` for events of this type. Raises BadRequest for a type that has a
-        handler already.
+        The event is decoded to the type hint of `event` by `codec`, or that of all types. What
+        comes back is a Task: the function, with `enqueue` and `cancel` for events of this type.
+        Raises BadRequest for a type that has a handler already.
         """
         if not 1 <= parallelism <= PARALLELISM_MAX:
             raise BadRequest(f"parallelism: expected 1 to {PARALLELISM_MAX}, got {parallelism}")
@@ -127,7 +130,9 @@ class Handlers:
             function: Callable[Concatenate[Event, More], Answer],
         ) -> Task[Event, More, Answer]:
             shape_of(function)
-            self._wanted[type_] = _Wanted(function, parallelism, retry, timeout)
+            self._wanted[type_] = _Wanted(
+                function, parallelism, retry, timeout, codec or self._codec
+            )
             if self._started:
                 self._start(type_)
             return Task(self, type_, function)
@@ -152,9 +157,12 @@ class Handlers:
         is passed to the handler. Raises BadTime, BadRequest, Unavailable.
         """
         scheduler = await self._connected()
+        codec = self._wanted[type_].codec if type_ in self._wanted else self._codec
+        headers: Headers = []
         planned = plan_send(
             type_,
-            self._codec.encode(event),
+            await encoded(codec, event, topic=type_, headers=headers),
+            headers=headers,
             now_ms=scheduler.sync.now_ms(),
             key=key,
             delay=0 if delay is None and at is None else delay,
@@ -164,7 +172,8 @@ class Handlers:
         schedule = as_event(planned, type_=type_, id=name, context=dict(context or {}))
         if id is not None:
             await scheduler.forget(retry_id(type_, name))
-        await scheduler.submit(schedule)
+        with scheduling(schedule, now_ms=scheduler.sync.now_ms()) as schedule:
+            await scheduler.submit(schedule)
         return AsyncScheduled(scheduler, schedule)  # type: ignore[arg-type]
 
     async def cancel(self, type_: str, id: str) -> Cancelled:
@@ -269,7 +278,7 @@ class Handlers:
             wanted.function,
             reader=self._reader(type_, wanted.timeout_s),
             forward=self._forward,
-            codec=self._codec,
+            codec=wanted.codec,
             parallelism=self._parallelism or wanted.parallelism,
             retry=wanted.retry,
             timeout_s=wanted.timeout_s,

@@ -14,6 +14,7 @@ from sendlater.client.etf1_records import retried
 from sendlater.client.open_transport import open_transport
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
+from sendlater.client.tracing import scheduling, scheduling_many
 from sendlater.errors import NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
@@ -103,15 +104,18 @@ class Scheduler:
             id=id,
             partition=partition,
         )
-        scheduled = Scheduled(self, schedule)
+        with scheduling(schedule, now_ms=self.now_ms()) as schedule:
+            return self._send(Scheduled(self, schedule), wait=wait, on_sent=on_sent)
+
+    def _send(self, scheduled: Scheduled, *, wait: bool, on_sent: OnSent | None) -> Scheduled:
         if wait:
-            self._sender.send(schedule)
+            self._sender.send(scheduled.schedule)
             if on_sent is not None:
                 on_sent(None, scheduled)
             return scheduled
 
         told = None if on_sent is None else lambda error: on_sent(error, scheduled)
-        self.send_aside(schedule, told)
+        self.send_aside(scheduled.schedule, told)
         return scheduled
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
@@ -130,7 +134,8 @@ class Scheduler:
 
     def submit_many(self, schedules: Iterable[Schedule]) -> int:
         """As `send_many`, for schedules."""
-        return self._transport.send_many(schedules)
+        with scheduling_many() as stamp:
+            return self._transport.send_many(map(stamp, schedules))
 
     def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
         """Have a record that could not be handled delivered to its topic again, after a pause.
@@ -141,7 +146,8 @@ class Scheduler:
         """
         record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
-        self._sender.send(schedule)
+        with scheduling(schedule, now_ms=self.now_ms()) as schedule:
+            self._sender.send(schedule)
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:

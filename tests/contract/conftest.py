@@ -12,6 +12,7 @@ from servers import ServiceProcess
 from starlette.testclient import TestClient
 
 from sendlater import Record, Topics
+from sendlater.clock import SystemClock
 from sendlater.config import load
 from sendlater.errors import Unavailable
 from sendlater.server.app import make_app
@@ -66,8 +67,8 @@ def http_installation(redis_url, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def fake_installation():
-    """What users test with, held to the same promises."""
-    return (Fake(),), {}, "out"
+    """What users test with, held to the same promises; a session needs a clock that goes on."""
+    return (Fake(clock=SystemClock()),), {}, "out"
 
 
 @pytest.fixture(params=["redis", "http", "kafka", "fake"])

@@ -512,6 +512,30 @@ async def bill(event):
     assert len(begun) == 2
 
 
+def test_a_worker_starts_again_when_its_program_changes(redis_url, space, deliverer, tmp_path):
+    program = f"""
+from sendlater import Handlers
+
+app = Handlers({redis_url!r}, space={space!r})
+
+@app.on("TYPE")
+def handle(event):
+    open(f"TYPE-{{event}}", "w").close()
+"""
+    (tmp_path / "shop.py").write_text(program.replace("TYPE", "first"))
+    command = [COMMAND, "worker", "shop:app", "--reload"]
+    worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "is ready: first" in next(line for line in worker.stderr if "worker is" in line)
+        (tmp_path / "shop.py").write_text(program.replace("TYPE", "second"))
+        assert "is ready: second" in next(line for line in worker.stderr if "worker is" in line)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.stderr.close()
+
+
 def test_wrong_registrations_are_refused(redis_url, space):
     app = Handlers(redis_url, space=space)
     with pytest.raises(BadRequest):

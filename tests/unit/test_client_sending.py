@@ -15,6 +15,7 @@ from sendlater.brokers.kafka import KafkaBroker
 from sendlater.config import load
 from sendlater.errors import BadRequest, BrokerUnavailable
 from sendlater.model import Schedule
+from sendlater.operations.refused import Refused
 from sendlater.operations.schedules import Operations
 
 IN_MEMORY = {"test.mock.num.brokers": "1", "log_level": "0"}
@@ -126,6 +127,27 @@ def test_what_fails_in_send_many_is_told_to_its_caller_whoever_else_flushes(monk
 
         with pytest.raises(BrokerUnavailable, match="1 records not acknowledged"):
             operations.send_many(messages())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([], None),
+        ([BadRequest], BadRequest),
+        ([BadRequest, BrokerUnavailable], BrokerUnavailable),
+        ([BrokerUnavailable, BadRequest], BrokerUnavailable),
+    ],
+)
+def test_what_is_worth_another_try_is_told_as_that(kinds, expected):
+    refused = Refused()
+    for kind in kinds:
+        refused.add(kind(kind.__name__))
+    if expected is None:
+        refused.tell()
+        return
+    told = f"{len(kinds)} records not acknowledged: {kinds[0].__name__}"
+    with pytest.raises(expected, match=told):
+        refused.tell()
 
 
 def _flushed(broker):

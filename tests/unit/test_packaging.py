@@ -59,6 +59,12 @@ def test_importing_a_part_of_the_client_loads_nothing_heavy(name):
     assert not {module for module in HEAVY if module in loaded}
 
 
+def test_pytest_loads_little_for_our_fixtures():
+    code = "import sys, sendlater.testing.plugin; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {module for module in HEAVY if module in done.stdout.split()}
+
+
 def test_extras_bring_the_rest_and_each_other():
     extras = PROJECT["optional-dependencies"]
     assert {"cli", "server", "pipeline", "demo"} <= set(extras)

@@ -6,17 +6,28 @@ import signal
 import sys
 from contextlib import ExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from sendlater.cli.connection import INTERRUPTED, OK, AtLeastOne, app, err
 from sendlater.errors import BadRequest
 
 if TYPE_CHECKING:
     from sendlater.client.handlers import Handlers
+RELOAD_S = 10
+"""How long handlers may take to finish before a changed program is started."""
 
 
 @app.command
-def worker(target: str, *, concurrency: AtLeastOne | None = None, health: str | None = None) -> int:
+def worker(
+    target: str,
+    *,
+    concurrency: AtLeastOne | None = None,
+    health: str | None = None,
+    reload: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Run handlers until SIGTERM or SIGINT; those that have begun finish first.
 
     A second signal ends the process at once: what was being handled is handled again.
@@ -25,13 +36,35 @@ def worker(target: str, *, concurrency: AtLeastOne | None = None, health: str | 
         target: `package.module:app`, an object of class Handlers. Searched here first.
         concurrency: How many events of a type at once, in place of each handler's parallelism.
         health: host:port of GET /healthz and /metrics.
+        reload: Start again when a Python file here changes, for development.
     """
+    if reload:
+        _run_again_on_changes(target, concurrency=concurrency, health=health)
+    else:
+        _run(target, concurrency=concurrency, health=health)
+    return OK
+
+
+def _run(target: str, *, concurrency: int | None, health: str | None) -> None:
     from sendlater.config import load
     from sendlater.logs import configure
 
     configure(load())
     asyncio.run(_work(loaded(target), concurrency=concurrency, health=health))
-    return OK
+
+
+def _run_again_on_changes(target: str, **flags: Any) -> None:
+    from watchfiles import PythonFilter, run_process
+
+    run_process(
+        Path.cwd(),
+        target=_run,
+        args=(target,),
+        kwargs=flags,
+        callback=lambda changes: err.print(f"{len(changes)} files changed: starting again"),
+        watch_filter=PythonFilter(),
+        sigint_timeout=RELOAD_S,
+    )
 
 
 def loaded(target: str) -> "Handlers":

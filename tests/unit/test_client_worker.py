@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from sendlater import BadRequest, BadSettings, Handlers, Scheduler
+from sendlater import BadRequest, BadSettings, Handlers, Scheduler, Unavailable
 from sendlater.cli.worker import loaded
 from sendlater.client.health_server import HealthServer
 from sendlater.config import load
@@ -101,3 +101,10 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path):
             Scheduler("https://127.0.0.1:1", ca_file=tmp_path / name)
     with pytest.raises(BadSettings, match="token and ca_file"):
         Scheduler("redis://127.0.0.1:1/0", ca_file=tmp_path / "ca.pem")
+
+
+def test_handlers_read_topics_whatever_address_clients_have(monkeypatch, tmp_path):
+    monkeypatch.setenv("SENDLATER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("SENDLATER_DATA_DIR", str(tmp_path))
+    with pytest.raises(Unavailable, match="no Redis is configured"):
+        _ = Handlers().scheduler

@@ -59,7 +59,8 @@ class Fake:
 
     def pending(self) -> list[Schedule]:
         """What waits, in due order."""
-        return sorted(self._transport.pending.values(), key=lambda one: (one.due_ms, one.id))
+        waiting = list(self._transport.pending.values())  # in one step: a client may send meanwhile
+        return sorted(waiting, key=lambda one: (one.due_ms, one.id))
 
     def delivered(self, topic: str) -> list[Arrived]:
         """What has been delivered to a topic, oldest first."""

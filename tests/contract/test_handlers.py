@@ -245,6 +245,33 @@ def test_no_event_ends_its_worker_or_succeeds_without_running(handlers, place):
     assert dict(dead.headers)["event-error"].startswith(b"CancelledError")
 
 
+def test_what_can_never_be_scheduled_again_is_dead_and_stops_nobody(handlers, place):
+    """The first has no room for the headers of a retry, nor of a dead letter; the second's id is
+    too long for a retry."""
+    seen = []
+
+    @handlers.on("large", retry=SOON)
+    async def large(event: bytes):
+        seen.append(len(event))
+        raise ValueError("not today")
+
+    async def told(app):
+        place.produce(Record(topic="large", value=b"x" * 999_950))
+        place.produce(Record(topic="large", value=b"2", headers=[("event-id", b"i" * 600)]))
+        await app.enqueue("large", b"333")
+        await until(lambda: app.tallies()["large"].dead == 3, "all are dead")
+        assert app.health() == {}
+        await until(lambda: len(dead_letters(place)) == 3, "dead letters are there")
+
+    story(handlers, told)
+    assert sorted(seen) == [1, 3, 3, 3, 3, 999_950]
+    letters = {len(r.value): dict(r.headers) for r in dead_letters(place)}
+    assert letters[1_024]["event-cut"] == b"999950"
+    assert b"cannot be retried" in letters[1_024]["event-error"]
+    assert letters[1]["event-id"] == b"i" * 600
+    assert letters[3]["event-error"] == b"ValueError: not today"
+
+
 def test_a_timeout_counts_as_failure(handlers, place):
     freed = threading.Event()
     running = []

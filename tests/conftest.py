@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import pytest
+import structlog
 from servers import own_kafka, own_redis, redis_first_on_path
 
 # A hundred JVMs live for seconds each: their second compiler costs more than it gives.
@@ -23,6 +24,13 @@ def redis_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         redis_first_on_path(program, tmp_path_factory.mktemp("path")) if program else nullcontext()
     ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def log_of_this_test() -> Iterator[None]:
+    """A command of an earlier test may have sent the log to a stream that is closed by now."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

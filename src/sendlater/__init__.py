@@ -11,31 +11,55 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sendlater.client.async_scheduler import AsyncScheduler
     from sendlater.client.backoff import Backoff
+    from sendlater.client.event_codec import SerializerCodec
     from sendlater.client.handlers import Context, Handlers
     from sendlater.client.producers_consumers import open_consumer, open_producer
     from sendlater.client.scheduled import Page, Scheduled
     from sendlater.client.scheduler import Scheduler
     from sendlater.client.scheduling_producer import SchedulingProducer
-    from sendlater.errors import SendlaterError
+    from sendlater.client.task import Task
+    from sendlater.client.tracing import instrument
+    from sendlater.errors import (
+        BadRequest,
+        BadSettings,
+        BadTime,
+        BrokerUnavailable,
+        NoAttemptsLeft,
+        NotSupported,
+        SendlaterError,
+        StoreUnavailable,
+        Unavailable,
+    )
     from sendlater.model import Cancelled, Moved, Record, State
     from sendlater.topics import Consumer, Topics
 
 _HOMES = {
     "AsyncScheduler": "client.async_scheduler",
     "Backoff": "client.backoff",
+    "BadRequest": "errors",
+    "BadSettings": "errors",
+    "BadTime": "errors",
+    "BrokerUnavailable": "errors",
     "Cancelled": "model",
     "Consumer": "topics",
     "Context": "client.events",
     "Handlers": "client.handlers",
     "Moved": "model",
+    "NoAttemptsLeft": "errors",
+    "NotSupported": "errors",
     "Page": "client.scheduled",
     "Record": "model",
+    "SerializerCodec": "client.event_codec",
     "Scheduled": "client.scheduled",
     "Scheduler": "client.scheduler",
     "SchedulingProducer": "client.scheduling_producer",
     "SendlaterError": "errors",
     "State": "model",
+    "StoreUnavailable": "errors",
+    "Task": "client.task",
     "Topics": "topics",
+    "Unavailable": "errors",
+    "instrument": "client.tracing",
     "open_consumer": "client.producers_consumers",
     "open_producer": "client.producers_consumers",
 }
@@ -43,20 +67,31 @@ _HOMES = {
 __all__ = [
     "AsyncScheduler",
     "Backoff",
+    "BadRequest",
+    "BadSettings",
+    "BadTime",
+    "BrokerUnavailable",
     "Cancelled",
     "Consumer",
     "Context",
     "Handlers",
     "Moved",
+    "NoAttemptsLeft",
+    "NotSupported",
     "Page",
     "Record",
     "Scheduled",
     "Scheduler",
     "SchedulingProducer",
     "SendlaterError",
+    "SerializerCodec",
     "State",
+    "StoreUnavailable",
+    "Task",
     "Topics",
+    "Unavailable",
     "__version__",
+    "instrument",
     "open_consumer",
     "open_producer",
 ]

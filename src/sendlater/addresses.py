@@ -1,8 +1,15 @@
-"""Addresses as settings give them: `host:port`, `[::1]:port`, `:port`."""
+"""Addresses as settings give them: `host:port`, `[::1]:port`, `:port`; and those of a client."""
 
 from sendlater.errors import BadSettings
 
 PORT_MAX = 65_535
+URL_VARIABLE = "SENDLATER_URL"
+"""Environment: the REST address of a client that is given no other installation."""
+TOKEN_FILE_VARIABLE = "SENDLATER_TOKEN_FILE"
+"""Environment: the file with the token of a client over REST."""
+CA_FILE_VARIABLE = "SENDLATER_CA_FILE"
+"""Environment: the file with the certificates (PEM) that a client over https trusts."""
+CLIENT_VARIABLES = (URL_VARIABLE, TOKEN_FILE_VARIABLE, CA_FILE_VARIABLE)
 
 
 def host_and_port(text: str, *, setting: str, default: str) -> tuple[str, int]:

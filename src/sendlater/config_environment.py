@@ -5,9 +5,12 @@ from collections.abc import Mapping
 
 from pydantic.fields import FieldInfo
 
+from sendlater.addresses import CLIENT_VARIABLES
 from sendlater.config_file import CONFIG_FILE_VARIABLE, SECRETS_VARIABLE
 
 ENV_PREFIX = "SENDLATER_"
+NO_SETTINGS = (CONFIG_FILE_VARIABLE, SECRETS_VARIABLE, *CLIENT_VARIABLES)
+"""Variables with that prefix that are not settings."""
 
 _PORT_URL = r"(tcp|udp|sctp)://\S+:\d+"
 _INJECTED = tuple(
@@ -33,7 +36,7 @@ def unknown_variable(
     tables = {name for name, field in settings.items() if field.default == {}}
     for variable, value in environment.items():
         prefix, name = variable[: len(ENV_PREFIX)].upper(), variable[len(ENV_PREFIX) :].lower()
-        if prefix != ENV_PREFIX or variable.upper() in (CONFIG_FILE_VARIABLE, SECRETS_VARIABLE):
+        if prefix != ENV_PREFIX or variable.upper() in NO_SETTINGS:
             continue
         field, nested, _ = name.partition("__")
         known = field in (tables if nested else settings)

@@ -12,12 +12,14 @@ from servers import ServiceProcess
 from starlette.testclient import TestClient
 
 from sendlater import Record, Topics
+from sendlater.clock import SystemClock
 from sendlater.config import load
 from sendlater.errors import Unavailable
 from sendlater.server.app import make_app
 from sendlater.server.process import HttpProcess
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import unpack
+from sendlater.testing import Fake
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +65,13 @@ def http_installation(redis_url, tmp_path_factory):
     served.close()
 
 
-@pytest.fixture(params=["redis", "http", "kafka"])
+@pytest.fixture(scope="session")
+def fake_installation():
+    """What users test with, held to the same promises; a session needs a clock that goes on."""
+    return (Fake(clock=SystemClock()),), {}, "out"
+
+
+@pytest.fixture(params=["redis", "http", "kafka", "fake"])
 def installation(request):
     """How to open a client, and a topic it may send to."""
     return request.getfixturevalue(f"{request.param}_installation")

@@ -6,6 +6,7 @@ Nothing here falls due by itself, so that the tests are the same where nobody de
 import asyncio
 import threading
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -124,6 +125,38 @@ def test_a_list_comes_in_pages_in_due_order(scheduler, topic, name):
     assert len(scheduler.list(id_prefix=name, topic=topic).items) == 25
 
 
+def test_times_may_be_text_and_all_pages_come_as_one(scheduler, topic, name):
+    scheduler.send_later(topic, b"1", delay="2h30m", id=f"{name}-delay")
+    scheduler.send_later(topic, b"1", at="2030-01-31T12:00:00Z", id=f"{name}-at")
+    found = list(scheduler.iter(id_prefix=name, due_from="+1h", due_to="2031-01-01T00:00:00Z"))
+    assert [s.id for s in found] == [f"{name}-delay", f"{name}-at"]
+    assert found[1].due_at == datetime(2030, 1, 31, 12, tzinfo=UTC)
+    assert not list(scheduler.iter(id_prefix=name, due_from="+3h", due_to="+4h"))
+    for wrong in ({"at": "tomorrow"}, {"delay": "soon"}):
+        with pytest.raises(BadTime):
+            scheduler.send_later(topic, b"1", **wrong)
+
+
+def test_a_list_longer_than_a_page_is_walked_to_its_end(scheduler, topic, name, monkeypatch):
+    monkeypatch.setattr("sendlater.client.scheduler.PAGE_COUNT_MAX", 7)
+    ids = [f"{name}-{n:02}" for n in range(25)]
+    scheduler.send_many({"topic": topic, "value": "1", "delay": 9_000, "id": i} for i in ids)
+    assert [s.id for s in scheduler.iter(id_prefix=name)] == ids
+
+
+def test_many_are_cancelled_with_an_answer_for_each(scheduler, topic, name):
+    ids = [f"{name}-{n}" for n in range(5)]
+    scheduler.send_many({"topic": topic, "value": "1", "delay": 9_000, "id": i} for i in ids)
+    wanted = [ids[3], f"{name}-nobody", ids[1], ids[3]]
+    assert scheduler.cancel_many(wanted) == {
+        ids[3]: Cancelled.CANCELLED,
+        f"{name}-nobody": Cancelled.UNKNOWN,
+        ids[1]: Cancelled.CANCELLED,
+    }
+    assert [s.id for s in scheduler.iter(id_prefix=name)] == [ids[0], ids[2], ids[4]]
+    assert scheduler.cancel_many([]) == {}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -232,11 +265,45 @@ def test_the_asyncio_client_does_the_same(installation, name):
             later = datetime.now(UTC) + timedelta(minutes=1)
             page = await scheduler.list(id_prefix=name, due_from=later, limit=1_000)
             assert len(page.items) == 23
+            walked = [one.id async for one in scheduler.iter(id_prefix=name, due_from="+1m")]
+            assert walked == [one.id for one in page.items]
+            assert await scheduler.cancel_many([walked[0]]) == {walked[0]: Cancelled.CANCELLED}
             assert await scheduler.reschedule(name, delay=1) is Moved.UNKNOWN
             assert await scheduler.deliver_now(name) is Moved.UNKNOWN
             assert await scheduler.cancel(name) is Cancelled.UNKNOWN
             with pytest.raises(BadTime):
                 await scheduler.send_later(topic, b"1")
+
+    asyncio.run(story())
+
+
+def test_sends_that_are_given_up_hurt_no_other(installation, name):
+    """Cancelled or out of time, and with callbacks that raise: those after them are accepted."""
+    where, arguments, topic = installation
+
+    def raising(error, sent):
+        raise ValueError("not my day")
+
+    async def story():
+        async with AsyncScheduler(*where, **arguments) as scheduler:
+            message = {"topic": topic, "value": b"1", "delay": LATER_S}
+            given_up = [
+                asyncio.create_task(scheduler.send_later(**message, id=f"{name}-{n}"))
+                for n in range(40)
+            ]
+            await asyncio.wait(given_up, timeout=0)  # they have begun
+            for task in given_up:
+                task.cancel()
+            with suppress(TimeoutError):  # the fake accepts at once
+                async with asyncio.timeout(0):
+                    await scheduler.send_later(**message, id=f"{name}-late")
+            scheduler.sync.send_later(**message, id=f"{name}-0", wait=False, on_sent=raising)
+            await asyncio.gather(*given_up, return_exceptions=True)
+            kept = [scheduler.send_later(**message, id=f"{name}+{n}") for n in range(20)]
+            await asyncio.gather(*kept)
+            await scheduler.flush()
+            found = await scheduler.list(id_prefix=f"{name}+", limit=100)
+            assert len(found.items) == 20
 
     asyncio.run(story())
 

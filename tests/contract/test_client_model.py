@@ -1,5 +1,7 @@
-"""Random calls from many threads end in exactly the state a model predicts, on every transport."""
+"""Random calls from many threads, and from asyncio tasks that are cancelled at random, end in the
+exact state a model predicts, on every transport."""
 
+import asyncio
 import os
 import random
 import threading
@@ -11,13 +13,16 @@ import pytest
 from ledger import Reader
 from servers import wait_until
 
-from sendlater import Cancelled, Moved, Scheduler
+from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler
 from sendlater.errors import Unavailable
 
 THREADS = 8
-CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160}
+CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160, "fake": 4_000}
 """In all; MODEL_CALLS says another number, such as 10000."""
 PATIENCE = 6
+TASKS = 200
+TASK_CALLS = {"redis": 2_000, "http": 800, "kafka": 200, "fake": 4_000}
+CANCEL_SHARE = 0.1
 IDS = 12
 """Ids of each thread: few, so that calls meet."""
 
@@ -88,7 +93,11 @@ class Player(threading.Thread):
             assert (found and (found.due_ms, found.value)) == standing, (name, number)
 
 
-@pytest.mark.parametrize("kind", ["redis", "http", "kafka"])
+def header_id(record):
+    return record.header("sendlater-id").decode()
+
+
+@pytest.mark.parametrize("kind", sorted(CALLS))
 @pytest.mark.timeout(3_600 if "MODEL_CALLS" in os.environ else 600)
 def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
     where, arguments, topic = request.getfixturevalue(f"{kind}_installation")
@@ -116,6 +125,10 @@ def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
     gone = {i: value for p in players for i, value in p.gone.items()}
     due_now = {i: value for i, (due_ms, value) in found.items() if due_ms <= now_ms}
     assert {i: s for i, s in found.items() if i not in due_now} == expected, f"seed {seed}"
+    if kind == "fake":  # it has no service: what is due is delivered at once
+        told = {header_id(m): m.value for m in where[0].delivered(topic)}
+        assert {i: value for i, value in told.items() if i.startswith(name)} == gone
+        return
     if kind != "kafka":
         assert due_now == gone, f"seed {seed}"
         return
@@ -130,3 +143,85 @@ def test_calls_from_many_threads_end_as_a_model_predicts(request, kind):
 
         wait_until(lambda: len(delivered()) >= len(gone), "what was due at once has arrived")
         assert sorted(delivered()) == sorted(gone.items()), f"seed {seed}"
+
+
+class TaskPlayer:
+    """Makes calls about an id of its own, and gives some of them up: then nobody knows whether they
+    took effect, and it goes on with another id."""
+
+    def __init__(self, scheduler, topic, name, seed):
+        self.scheduler, self.topic, self.first = scheduler, topic, name
+        self.random = random.Random(seed)
+        self.name, self.standing, self.unknown = name, None, set()
+
+    async def play(self, calls):
+        for number in range(calls):
+            value = f"{self.name} {number}".encode()
+            due_ms = 1_000 * self.random.randrange(1_893_456_000, 1_900_000_000)
+            acts = {"send": 50, "move": 25, "cancel": 10, "get": 15}
+            (act,) = self.random.choices(list(acts), list(acts.values()))
+            call = asyncio.create_task(self.call(act, value, due_ms))
+            if self.random.random() < CANCEL_SHARE:
+                await asyncio.wait([call], timeout=self.random.choice([0, 0.001, 0.005]))
+                if not call.done():
+                    call.cancel()
+                    await asyncio.wait([call])
+                    if call.cancelled():
+                        self.unknown.add(self.name)
+                        self.name, self.standing = f"{self.name}+", None
+                        continue
+            self.check(act, await call, value, due_ms, number)
+
+    async def call(self, act, value, due_ms):
+        at = datetime.fromtimestamp(due_ms / 1_000, UTC)
+        for _ in range(PATIENCE):
+            try:
+                if act == "send":
+                    return await self.scheduler.send_later(self.topic, value, at=at, id=self.name)
+                if act == "move":
+                    return await self.scheduler.reschedule(self.name, at=at)
+                return await getattr(self.scheduler, act)(self.name)
+            except Unavailable as error:
+                if "changed in the store" in str(error):
+                    raise
+                told = error
+        raise AssertionError(f"asked {PATIENCE} times, the last answer: {told}")
+
+    def check(self, act, answer, value, due_ms, number):
+        if act == "send":
+            self.standing = (due_ms, value)
+        elif act == "move":
+            assert answer is (Moved.MOVED if self.standing else Moved.UNKNOWN), (self.name, number)
+            self.standing = self.standing and (due_ms, self.standing[1])
+        elif act == "cancel":
+            expected = Cancelled.CANCELLED if self.standing else Cancelled.UNKNOWN
+            assert answer is expected, (self.name, number)
+            self.standing = None
+        else:
+            found = answer and (answer.due_ms, answer.value)
+            assert found == self.standing, (self.name, number)
+
+
+@pytest.mark.parametrize("kind", sorted(TASK_CALLS))
+@pytest.mark.timeout(3_600 if "MODEL_CALLS" in os.environ else 300)
+def test_tasks_that_give_up_at_random_leave_what_a_model_predicts(request, kind):
+    where, arguments, topic = request.getfixturevalue(f"{kind}_installation")
+    calls = int(os.environ.get("MODEL_CALLS", TASK_CALLS[kind]))
+    name, seed = uuid.uuid4().hex[:8], random.randrange(2**32)
+
+    async def story():
+        async with AsyncScheduler(*where, **arguments) as scheduler:
+            players = [
+                TaskPlayer(scheduler, topic, f"{name}-{n:03}", seed + n) for n in range(TASKS)
+            ]
+            await asyncio.gather(*(player.play(max(1, calls // TASKS)) for player in players))
+            found = {
+                one.id: (one.due_ms, one.value) async for one in scheduler.iter(id_prefix=name)
+            }
+            return players, found
+
+    players, found = asyncio.run(story())
+    unknown = {gone for player in players for gone in player.unknown}
+    expected = {player.name: player.standing for player in players if player.standing}
+    assert {i: s for i, s in found.items() if i not in unknown} == expected, f"seed {seed}"
+    assert unknown or kind == "fake", "nothing was given up: the test shows nothing"

@@ -1,9 +1,12 @@
-"""Handlers on topics on Redis: done when they succeed, again when they fail, dead at the end.
+"""Handlers: done when they succeed, again when they fail, dead at the end.
 
-Somebody must deliver what is re-scheduled: here a few lines do, in place of the service.
+On topics on Redis, where somebody must deliver what is re-scheduled: here a few lines do, in place
+of the service. And on the fake that users test with, whose clock goes on by itself here.
 """
 
 import asyncio
+import signal
+import subprocess
 import threading
 from dataclasses import dataclass
 
@@ -11,18 +14,75 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel
-from servers import until
+from servers import COMMAND, until, wait_until
 
-from sendlater import Backoff, Context, Handlers, Topics
-from sendlater.errors import BadRequest, StoreUnavailable
+from sendlater import Backoff, Cancelled, Context, Handlers, Topics
+from sendlater.clock import SystemClock
+from sendlater.errors import BadRequest, StoreUnavailable, Unavailable
 from sendlater.model import Record
+from sendlater.testing import Fake
 
 SOON = Backoff(min_s=0.01, max_s=0.02, retries=3)
 
 
+class OnRedis:
+    """Topics on Redis."""
+
+    def __init__(self, redis_url, space):
+        self.handlers = Handlers(redis_url, space=space)
+        self._where = redis_url, space
+
+    def produce(self, record):
+        """Put a record on its topic."""
+        with Topics(self._where[0], space=self._where[1]) as topics:
+            topics.produce(record)
+
+    def records(self, topic):
+        """What is on a topic."""
+        with Topics(self._where[0], space=self._where[1]) as topics:
+            return [
+                record
+                for p in range(topics.partitions(topic))
+                for record in topics.read(topic, p, after_position=0, count_max=1_000)
+            ]
+
+
+class OnFake:
+    """The same of a fake."""
+
+    def __init__(self, fake):
+        self.handlers = Handlers(fake)
+        self.produce, self.records = fake.produce, fake.delivered
+
+
 @pytest.fixture
-def handlers(redis_url, space, deliverer):
-    return Handlers(redis_url, space=space)
+def ticking():
+    """A fake that delivers by the real clock."""
+    fake, stop = Fake(clock=SystemClock()), threading.Event()
+
+    def work():
+        while not stop.wait(0.002):
+            fake.deliver_due()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield fake
+    stop.set()
+    thread.join()
+
+
+@pytest.fixture(params=["redis", "fake"])
+def place(request):
+    """Handlers, and a look at their topics."""
+    if request.param == "fake":
+        return OnFake(request.getfixturevalue("ticking"))
+    request.getfixturevalue("deliverer")
+    return OnRedis(request.getfixturevalue("redis_url"), request.getfixturevalue("space"))
+
+
+@pytest.fixture
+def handlers(place):
+    return place.handlers
 
 
 def story(handlers, told):
@@ -35,13 +95,8 @@ def story(handlers, told):
     asyncio.run(run())
 
 
-def dead_letters(redis_url, space):
-    with Topics(redis_url, space=space) as topics:
-        return [
-            record
-            for p in range(topics.partitions("dead-letters"))
-            for record in topics.read("dead-letters", p, after_position=0, count_max=1_000)
-        ]
+def dead_letters(place):
+    return place.records("dead-letters")
 
 
 def test_an_event_reaches_its_handler_with_its_context(handlers):
@@ -113,7 +168,7 @@ def test_plain_functions_work_and_bytes_are_bytes(handlers):
     story(handlers, told)
 
 
-def test_what_fails_comes_again_and_is_dead_at_the_end(handlers, redis_url, space):
+def test_what_fails_comes_again_and_is_dead_at_the_end(handlers, place):
     attempts = []
 
     @handlers.on("fail", retry=SOON)
@@ -132,13 +187,13 @@ def test_what_fails_comes_again_and_is_dead_at_the_end(handlers, redis_url, spac
         await until(lambda: app.tallies()["fail"].succeeded == 1, "one has succeeded")
         tally = app.tallies()["fail"]
         assert (tally.succeeded, tally.retried, tally.dead) == (1, 2 + 3 + 3, 2)
-        await until(lambda: len(dead_letters(redis_url, space)) == 2, "dead letters are there")
+        await until(lambda: len(dead_letters(place)) == 2, "dead letters are there")
 
     story(handlers, told)
     assert [a for e, a, _ in attempts if e == "later"] == [1, 2, 3]
     assert [a for e, a, _ in attempts if e == "never"] == [1, 2, 3, 4]
     assert all(values == {"who": "me"} for _, _, values in attempts)
-    reasons = {dict(r.headers)["event-id"]: dict(r.headers) for r in dead_letters(redis_url, space)}
+    reasons = {dict(r.headers)["event-id"]: dict(r.headers) for r in dead_letters(place)}
     assert reasons[b"never"]["event-error"] == b"ValueError: not today"
     assert reasons[b"false"]["event-error"] == b"the handler returned False"
     assert reasons[b"false"]["event-type"] == b"fail"
@@ -146,22 +201,22 @@ def test_what_fails_comes_again_and_is_dead_at_the_end(handlers, redis_url, spac
     assert reasons[b"false"]["context-who"] == b"me"
 
 
-def test_what_cannot_be_decoded_is_dead_at_once(handlers, redis_url, space):
+def test_what_cannot_be_decoded_is_dead_at_once(handlers, place):
     @handlers.on("typed")
     async def typed(event: Order):
         raise AssertionError("must not be called")
 
     async def told(app):
         await app.enqueue("typed", b'{"number": "one"}')
-        await until(lambda: dead_letters(redis_url, space), "it is dead")
+        await until(lambda: dead_letters(place), "it is dead")
 
     story(handlers, told)
-    (dead,) = dead_letters(redis_url, space)
+    (dead,) = dead_letters(place)
     assert dead.value == b'{"number": "one"}'
     assert b"cannot be decoded" in dict(dead.headers)["event-error"]
 
 
-def test_no_event_ends_its_worker_or_succeeds_without_running(handlers, redis_url, space):
+def test_no_event_ends_its_worker_or_succeeds_without_running(handlers, place):
     seen = []
 
     @handlers.on("hostile", retry=Backoff(min_s=0.01, retries=1))
@@ -180,18 +235,44 @@ def test_no_event_ends_its_worker_or_succeeds_without_running(handlers, redis_ur
     async def told(app):
         await app.enqueue("hostile", "cancelled")
         await until(lambda: app.tallies()["hostile"].dead == 1, "its reason is told")
-        with Topics(redis_url, space=space) as topics:
-            headers = [("sendlater-due", b"1" * 5_000), ("retry-original-timestamp", b"9" * 5_000)]
-            topics.produce(Record(topic="hostile", value=b'"after"', headers=headers))
+        headers = [("sendlater-due", b"1" * 5_000), ("retry-original-timestamp", b"9" * 5_000)]
+        place.produce(Record(topic="hostile", value=b'"after"', headers=headers))
         await app.enqueue("wrapped", "wrapped")
         await until(lambda: sorted(seen) == ["after", "wrapped"], "the others ran")
 
     story(handlers, told)
-    (dead,) = dead_letters(redis_url, space)
+    (dead,) = dead_letters(place)
     assert dict(dead.headers)["event-error"].startswith(b"CancelledError")
 
 
-def test_a_timeout_counts_as_failure(handlers, redis_url, space):
+def test_what_can_never_be_scheduled_again_is_dead_and_stops_nobody(handlers, place):
+    """The first has no room for the headers of a retry, nor of a dead letter; the second's id is
+    too long for a retry."""
+    seen = []
+
+    @handlers.on("large", retry=SOON)
+    async def large(event: bytes):
+        seen.append(len(event))
+        raise ValueError("not today")
+
+    async def told(app):
+        place.produce(Record(topic="large", value=b"x" * 999_950))
+        place.produce(Record(topic="large", value=b"2", headers=[("event-id", b"i" * 600)]))
+        await app.enqueue("large", b"333")
+        await until(lambda: app.tallies()["large"].dead == 3, "all are dead")
+        assert app.health() == {}
+        await until(lambda: len(dead_letters(place)) == 3, "dead letters are there")
+
+    story(handlers, told)
+    assert sorted(seen) == [1, 3, 3, 3, 3, 999_950]
+    letters = {len(r.value): dict(r.headers) for r in dead_letters(place)}
+    assert letters[1_024]["event-cut"] == b"999950"
+    assert b"cannot be retried" in letters[1_024]["event-error"]
+    assert letters[1]["event-id"] == b"i" * 600
+    assert letters[3]["event-error"] == b"ValueError: not today"
+
+
+def test_a_timeout_counts_as_failure(handlers, place):
     freed = threading.Event()
     running = []
 
@@ -215,7 +296,7 @@ def test_a_timeout_counts_as_failure(handlers, redis_url, space):
         await until(lambda: len(running) == 2, "the retry has begun")
 
     story(handlers, told)
-    errors = {dict(r.headers)["event-error"] for r in dead_letters(redis_url, space)}
+    errors = {dict(r.headers)["event-error"] for r in dead_letters(place)}
     assert b"not finished within 0.05 s" in errors
 
 
@@ -274,7 +355,7 @@ def test_the_same_type_and_id_replaces_also_between_attempts(handlers):
     assert seen == ["bad", "good", "last"]
 
 
-def test_removed_and_closed_handlers_finish_what_they_have_begun(handlers, redis_url, space):
+def test_removed_and_closed_handlers_finish_what_they_have_begun(handlers, place):
     begun, ended = [], []
     gate = None
 
@@ -353,6 +434,133 @@ def test_metrics_tell_per_type(handlers):
         assert 'sendlater_handler_in_flight{type="count"}' in text
 
     story(handlers, told)
+
+
+def test_a_task_is_its_function_and_enqueues_without_consuming(handlers, place):
+    seen = []
+
+    @handlers.on("remind", timeout=5)
+    async def remind(event: Order, context: Context) -> str:
+        """Remind somebody."""
+        seen.append(event)
+        return f"{event.number} {context.attempt}"
+
+    assert remind.__doc__ == "Remind somebody."
+
+    async def enqueue():
+        sent = await remind.enqueue(Order(7), delay="1ms", id="a")
+        waiting = await remind.enqueue(Order(8), delay="15m", id="b")
+        assert (sent.id, waiting.topic) == ("event:remind:a", "remind")
+        assert await remind.cancel("b") is Cancelled.CANCELLED
+        await until(lambda: place.records("remind"), "it has been delivered")
+        assert handlers.tallies() == {}
+        await handlers.close()
+
+    asyncio.run(enqueue())
+    assert seen == []
+
+    async def told(app):
+        await until(lambda: seen == [Order(7)], "it is handled once somebody starts")
+
+    story(handlers, told)
+
+
+def test_a_cancellation_finds_an_event_between_its_attempts(handlers):
+    seen = []
+
+    @handlers.on("fail", retry=Backoff(min_s=0.5, retries=5))
+    async def fail(event):
+        seen.append(event)
+        raise ValueError("not today")
+
+    async def told(app):
+        await fail.enqueue("x", id="a")
+        await until(lambda: app.tallies()["fail"].retried == 1, "it waits for its retry")
+        assert await fail.cancel("a") is Cancelled.CANCELLED
+        assert await fail.cancel("a") is Cancelled.UNKNOWN
+        await fail.enqueue("last", id="b", delay=0.7)
+        await until(lambda: "last" in seen, "a later one has come")
+
+    story(handlers, told)
+    assert seen.count("x") == 1
+
+
+def test_handlers_connect_when_they_start_not_when_they_are_imported(redis_url, space):
+    nowhere = Handlers("redis://127.0.0.1:1/0", space=space)
+
+    @nowhere.on("t")
+    def handle(event):
+        return event + 1
+
+    assert handle(1) == 2
+    with pytest.raises(Unavailable):
+        asyncio.run(nowhere.start())
+    asyncio.run(nowhere.close())
+
+
+def test_a_worker_runs_what_a_module_names_and_drains(redis_url, space, deliverer, tmp_path):
+    (tmp_path / "billing.py").write_text(
+        f"""
+import asyncio
+from sendlater import Handlers
+
+app = Handlers({redis_url!r}, space={space!r})
+
+@app.on("bill", parallelism=8)
+async def bill(event):
+    open(f"begun-{{event}}", "w").close()
+    while not __import__("os").path.exists("go"):
+        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.01)
+    open(f"ended-{{event}}", "w").close()
+"""
+    )
+    command = [COMMAND, "worker", "billing:app", "--concurrency", "2", "--health", "127.0.0.1:0"]
+    worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "is ready: bill" in next(line for line in worker.stderr if "worker is" in line)
+
+        async def send():
+            app = Handlers(redis_url, space=space)
+            for n in range(4):
+                await app.enqueue("bill", n)
+            await app.close()
+
+        asyncio.run(send())
+        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, "two have begun")
+        worker.send_signal(signal.SIGTERM)
+        assert "finishing" in next(line for line in worker.stderr if "stopping" in line)
+        (tmp_path / "go").touch()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.stderr.close()
+    begun = {path.name[6:] for path in tmp_path.glob("begun-*")}
+    assert {path.name[6:] for path in tmp_path.glob("ended-*")} == begun
+    assert len(begun) == 2
+
+
+def test_a_worker_starts_again_when_its_program_changes(redis_url, space, deliverer, tmp_path):
+    program = f"""
+from sendlater import Handlers
+
+app = Handlers({redis_url!r}, space={space!r})
+
+@app.on("TYPE")
+def handle(event):
+    open(f"TYPE-{{event}}", "w").close()
+"""
+    (tmp_path / "shop.py").write_text(program.replace("TYPE", "first"))
+    command = [COMMAND, "worker", "shop:app", "--reload"]
+    worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "is ready: first" in next(line for line in worker.stderr if "worker is" in line)
+        (tmp_path / "shop.py").write_text(program.replace("TYPE", "second"))
+        assert "is ready: second" in next(line for line in worker.stderr if "worker is" in line)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.stderr.close()
 
 
 def test_wrong_registrations_are_refused(redis_url, space):

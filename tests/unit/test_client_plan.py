@@ -48,6 +48,12 @@ def plan(**arguments):
         ({"at": datetime.fromtimestamp(NOW_MS / 1000 + 60, PARIS)}, 60_000),
         ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, 0),  # a past time means now
         ({"at": datetime(1969, 1, 1, tzinfo=UTC)}, 0),
+        ({"delay": "15m"}, 900_000),
+        ({"delay": "PT1.5S"}, 1_500),
+        ({"delay": "90"}, 90_000),
+        ({"at": "+15m"}, 900_000),
+        ({"at": "2030-03-17T17:46:40.0001Z"}, 1),
+        ({"at": "1900000060"}, 60_000),
     ],
 )
 def test_a_time_is_a_delay_or_an_instant(when, after_ms):
@@ -65,6 +71,12 @@ def test_a_time_is_a_delay_or_an_instant(when, after_ms):
         {"delay": math.nan},
         {"delay": timedelta.max},
         {"at": datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"at": 1_900_000_000},
+        {"at": "tomorrow"},
+        {"at": "2030-01-31T12:00:00"},
+        {"delay": "soon"},
+        {"delay": "-5s"},
+        {"delay": "9999999999d"},
     ],
 )
 def test_a_time_that_cannot_be_meant_is_refused(when):
@@ -119,7 +131,7 @@ def test_ids_and_cursors_carry_any_bytes(schedule_id, due_ms):
 )
 def test_a_page_has_limits(query):
     with pytest.raises(BadRequest):
-        plan_list(**query)
+        plan_list(now_ms=NOW_MS, **query)
 
 
 def test_a_cursor_of_somebody_else_is_refused():

@@ -34,12 +34,21 @@ class Arrived:
 Acknowledged = Callable[[Exception | None, int, int], None]
 """Called with an error or None, the partition, and the position."""
 
+Failed = Callable[[Exception], None]
+"""Called with the error of a record that was refused."""
+
 
 class Broker(Protocol):
     """Kafka, or topics on Redis."""
 
-    def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
-        """Send a record; `on_done` is called once the broker has accepted or refused it."""
+    def send(
+        self, record: Record, *, on_done: Acknowledged | None = None, on_error: Failed | None = None
+    ) -> None:
+        """Send a record; `on_done` is called once the broker has accepted or refused it.
+
+        Without `on_done` it costs less: `on_error` is called only if the record was refused, at
+        the latest while `flush` waits; without both, the error belongs to whoever flushes next.
+        """
 
     def has_room(self) -> bool:
         """Whether `send` would return without waiting."""

@@ -21,9 +21,10 @@ from sendlater.brokers.broker import (
     POLL_S,
     Acknowledged,
     Arrived,
+    Failed,
 )
 from sendlater.brokers.client_options import isolation
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BadRequest, BrokerUnavailable, SendlaterError
 from sendlater.model import Headers, Record
 
 QUEUE_RECORDS_MAX = 200_000
@@ -44,6 +45,8 @@ NO_LEADER = (
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
 """Kafka's errors meanwhile; `_NOENT` is librdkafka's error for no leader."""
+UNFIT = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+"""Kafka's errors about a record itself: it would be refused again, however often it is sent."""
 
 
 class KafkaBroker:
@@ -54,6 +57,9 @@ class KafkaBroker:
         self._admin = AdminClient(self._options)
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
+        self._open_bytes = 0
+        """Payload of records whose `on_done` is still to be called."""
+        self._lock = threading.Lock()
         self._told = Producer(self._producer_options())
         # A callback per record costs more than sending it: this producer only reports failures.
         self._silent = Producer(
@@ -86,15 +92,32 @@ class KafkaBroker:
 
     def has_room(self) -> bool:
         """See Broker."""
-        return len(self._told) < QUEUE_RECORDS_MAX // 2
+        return (
+            len(self._told) < QUEUE_RECORDS_MAX // 2
+            and self._open_bytes < QUEUE_KIB_MAX * 1_024 // 2
+        )
 
-    def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
+    def send(
+        self, record: Record, *, on_done: Acknowledged | None = None, on_error: Failed | None = None
+    ) -> None:
         """See Broker. Waits while the producer's queue is full."""
-        producer = self._silent
-        more: dict[str, Any] = {}
-        if on_done is not None:
-            producer = self._told
-            more["on_delivery"] = _teller(on_done)
+        if on_done is None:
+            told = {} if on_error is None else {"on_delivery": _error_teller(on_error)}
+            self._produce(self._silent, record, told)
+            return
+        size = len(record.value or b"")
+        self._count(size)
+        try:
+            self._produce(self._told, record, {"on_delivery": self._teller(on_done, size)})
+        except BaseException:
+            self._count(-size)
+            raise
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._open_bytes += size
+
+    def _produce(self, producer: Producer, record: Record, more: dict[str, Any]) -> None:
         if record.partition is not None:
             more["partition"] = record.partition
         deadline = 0.0
@@ -114,9 +137,24 @@ class KafkaBroker:
                     raise BrokerUnavailable(f"Kafka accepts no records: {error}") from error
                 self._silent.poll(FULL_PAUSE_S)
             except KafkaException as error:
-                raise BrokerUnavailable(f"Kafka refused a record: {error}") from error
+                raise _why(error.args[0]) from error
             else:
                 return
+
+    def _teller(self, on_done: Acknowledged, size: int) -> Callable[[KafkaError | None, Any], None]:
+        def done(error: KafkaError | None, message: Any) -> None:
+            self._count(-size)
+            failure = None if error is None else _why(error)
+            try:
+                on_done(failure, message.partition(), message.offset())
+            except Exception:  # it would end the thread that all reports need
+                import structlog  # not at the top: a client that sends needs none
+
+                structlog.get_logger().exception(
+                    "a delivery report was not taken", topic=message.topic()
+                )
+
+        return done
 
     def flush(self) -> None:
         """See Broker."""
@@ -215,12 +253,17 @@ class KafkaBroker:
         self.close()
 
 
-def _teller(on_done: Acknowledged) -> Callable[[KafkaError | None, Any], None]:
-    def done(error: KafkaError | None, message: Any) -> None:
-        failure = None if error is None else BrokerUnavailable(str(error))
-        on_done(failure, message.partition(), message.offset())
+def _error_teller(on_error: Failed) -> Callable[[KafkaError | None, Any], None]:
+    def done(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            on_error(_why(error))
 
     return done
+
+
+def _why(error: KafkaError) -> SendlaterError:
+    kind = BadRequest if error.code() in UNFIT else BrokerUnavailable
+    return kind(f"Kafka refused a record: {error}")
 
 
 def arrived(message: Any) -> Arrived:

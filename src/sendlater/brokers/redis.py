@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from sendlater.brokers.broker import POLL_S, Acknowledged, Arrived
+from sendlater.brokers.broker import POLL_S, Acknowledged, Arrived, Failed
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.model import Record
@@ -21,8 +21,12 @@ class RedisBroker:
         self._gathered: list[tuple[Record, int, Acknowledged | None]] = []
         self._lock = threading.Lock()
 
-    def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
+    def send(
+        self, record: Record, *, on_done: Acknowledged | None = None, on_error: Failed | None = None
+    ) -> None:
         """See Broker. Chooses the partition here, so that a bad partition fails one record only."""
+        if on_done is None and on_error is not None:
+            on_done = _only_errors(on_error)
         partition = self._topics.partition_of(record)
         record = replace(record, partition=partition)
         with self._lock:
@@ -106,6 +110,14 @@ class RedisBroker:
         """See Broker."""
         self.flush()
         self._topics.close()
+
+
+def _only_errors(on_error: Failed) -> Acknowledged:
+    def done(error: Exception | None, _partition: int, _position: int) -> None:
+        if error is not None:
+            on_error(error)
+
+    return done
 
 
 def open_topics(redis_url: str, settings: Settings) -> Topics:

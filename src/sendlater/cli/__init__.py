@@ -15,6 +15,7 @@ from sendlater.cli import (  # noqa: F401  (they add their commands)
     serve,
     token,
     topics,
+    worker,
 )
 from sendlater.cli.connection import (
     FAILED,

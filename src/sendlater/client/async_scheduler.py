@@ -1,18 +1,21 @@
 """The client for asyncio: the same plans and transports, with blocking calls in threads."""
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.scheduled import Page, Scheduled
-from sendlater.client.scheduler import RETRY, SEND_TIMEOUT_S, Scheduler, now_ms
-from sendlater.errors import BrokerUnavailable
+from sendlater.client.scheduler import RETRY, Scheduler
+from sendlater.client.sender import SEND_TIMEOUT_S, unanswered
+from sendlater.client.tracing import scheduling
+from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import Delay, Message, plan_send
+from sendlater.operations.arguments import AnyHeaders, Delay, Instant, Message, plan_send
+from sendlater.operations.transport import Opens
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -34,7 +37,7 @@ class AsyncScheduled(Scheduled):
         return await self._owner.cancel(self.id)
 
     async def reschedule(  # type: ignore[override]
-        self, *, delay: Delay | None = None, at: datetime | None = None
+        self, *, delay: Delay | None = None, at: Instant | None = None
     ) -> Moved:
         """See Scheduler.reschedule; after `moved`, `due_at` is the new time."""
         sync = self._owner.sync
@@ -52,9 +55,20 @@ OnAsyncSent = Callable[[Exception | None, AsyncScheduled], None]
 class AsyncScheduler:
     """A Scheduler whose methods are coroutines; they do not block the event loop."""
 
-    def __init__(self, where: "Settings | str | None" = None, **arguments: Any) -> None:
-        """Takes the arguments of Scheduler. Connects at once, which blocks: create it early."""
-        self.sync = Scheduler(where, **arguments)
+    def __init__(
+        self,
+        where: "Settings | Opens | str | None" = None,
+        *,
+        redis_url: str | None = None,
+        space: str | None = None,
+        token: str | None = None,
+        ca_file: "str | Path | None" = None,
+        **settings: Any,
+    ) -> None:
+        """See Scheduler. Connects at once, which blocks: create it early."""
+        self.sync = Scheduler(
+            where, redis_url=redis_url, space=space, token=token, ca_file=ca_file, **settings
+        )
         # Threads of our own: the caller's work may keep the loop's default threads busy.
         self._threads = ThreadPoolExecutor(THREAD_COUNT, "sendlater-asyncio")
 
@@ -67,13 +81,35 @@ class AsyncScheduler:
         topic: str,
         value: bytes | str,
         *,
+        key: bytes | str | None = None,
+        headers: AnyHeaders = (),
+        delay: Delay | None = None,
+        at: Instant | None = None,
+        id: str | None = None,
+        partition: int | None = None,
         wait: bool = True,
         on_sent: "OnAsyncSent | None" = None,
-        **arguments: Any,
     ) -> AsyncScheduled:
         """See Scheduler.send_later; `on_sent` is a plain function, called in the loop."""
-        schedule = plan_send(topic, value, now_ms=now_ms(), **arguments)
-        scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+        schedule = plan_send(
+            topic,
+            value,
+            now_ms=self.sync.now_ms(),
+            key=key,
+            headers=headers,
+            delay=delay,
+            at=at,
+            id=id,
+            partition=partition,
+        )
+        with scheduling(schedule, now_ms=self.sync.now_ms()) as schedule:
+            scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+            return await self._send(scheduled, wait=wait, on_sent=on_sent)
+
+    async def _send(
+        self, scheduled: AsyncScheduled, *, wait: bool, on_sent: "OnAsyncSent | None"
+    ) -> AsyncScheduled:
+        schedule = scheduled.schedule
         if wait:
             await self.submit(schedule)
             if on_sent is not None:
@@ -98,7 +134,7 @@ class AsyncScheduler:
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), SEND_TIMEOUT_S)
         except TimeoutError as error:
-            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
+            raise unanswered() from error
 
     async def forget(self, schedule_id: bytes) -> None:
         """Cancel without an answer: does not wait for intake."""
@@ -127,8 +163,12 @@ class AsyncScheduler:
         """See Scheduler.cancel."""
         return await self._call(self.sync.cancel, id)
 
+    async def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
+        """See Scheduler.cancel_many."""
+        return await self._call(self.sync.cancel_many, ids)
+
     async def reschedule(
-        self, id: str, *, delay: Delay | None = None, at: datetime | None = None
+        self, id: str, *, delay: Delay | None = None, at: Instant | None = None
     ) -> Moved:
         """See Scheduler.reschedule."""
         return await self._call(self.sync.reschedule, id, delay=delay, at=at)
@@ -142,11 +182,51 @@ class AsyncScheduler:
         found = await self._call(self.sync.get, id)
         return None if found is None else AsyncScheduled(self, found.schedule)  # type: ignore[arg-type]
 
-    async def list(self, **query: Any) -> Page[AsyncScheduled]:
+    async def list(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[AsyncScheduled]:
         """See Scheduler.list."""
-        page = await self._call(lambda: self.sync.list(**query))
+        page = await self._call(
+            self.sync.list,
+            due_from=due_from,
+            due_to=due_to,
+            id_prefix=id_prefix,
+            topic=topic,
+            limit=limit,
+            cursor=cursor,
+        )
         items = [AsyncScheduled(self, one.schedule) for one in page.items]  # type: ignore[arg-type]
         return Page(items, page.next_cursor)
+
+    async def iter(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+    ) -> AsyncIterator[AsyncScheduled]:
+        """See Scheduler.iter: `async for schedule in scheduler.iter()`."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await self.list(
+                due_from=due_from,
+                due_to=due_to,
+                id_prefix=id_prefix,
+                topic=topic,
+                limit=PAGE_COUNT_MAX,
+                cursor=cursor or None,
+            )
+            for one in page.items:
+                yield one
+            cursor = page.next_cursor
 
     async def flush(self) -> None:
         """See Scheduler.flush."""

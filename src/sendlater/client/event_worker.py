@@ -4,30 +4,27 @@ Event types share only the client that sends their retries: a slow type blocks n
 """
 
 import asyncio
+import contextvars
 import inspect
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-import structlog
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sendlater.brokers.broker import Arrived
-from sendlater.brokers.group_reader import GroupReader
 from sendlater.client.backoff import Backoff
-from sendlater.client.etf1_records import (
-    header,
-    retried,
-)
-from sendlater.client.event_codec import Codec, shape_of
+from sendlater.client.dead_letters import dead_letter
+from sendlater.client.etf1_records import header, retried
+from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
 from sendlater.client.events import Context, context_of, retry_id
-from sendlater.clock import SystemClock
-from sendlater.dialects.names import EVENT_ERROR, EVENT_ID, EVENT_TYPE
-from sendlater.errors import NoAttemptsLeft
-from sendlater.model import Record, Schedule
+from sendlater.client.quiet_log import log
+from sendlater.client.tracing import handling
+from sendlater.dialects.names import EVENT_ID
+from sendlater.errors import BadRequest, NoAttemptsLeft, Unavailable
+from sendlater.model import Schedule
 
-ERROR_CHARS_MAX = 1_000
 POLL_S = 0.2
 """Longest wait for the next event, and so the longest time between commits."""
 FULL_S = 0.5
@@ -38,7 +35,9 @@ AGAIN_S_MAX = 10.0
 UNREAD_S = 2.0
 """How often the unread records on the topic are counted."""
 PARALLELISM_MAX = 1_000
-_log = structlog.get_logger()
+
+if TYPE_CHECKING:  # Kafka's client loads slowly, and a process that only enqueues has no worker
+    from sendlater.brokers.group_reader import GroupReader
 
 
 @dataclass(slots=True)
@@ -49,6 +48,8 @@ class Tally:
     succeeded: int = 0
     retried: int = 0
     dead: int = 0
+    skipped: int = 0
+    """Events that could not be put on the dead-letter topic either, in whatever form."""
     ready: int = 0
     """Events on the topic whose handling has not begun. Unread ones are counted every UNREAD_S,
     and on Redis at most 1,000 per partition."""
@@ -60,7 +61,7 @@ class Tally:
 
 
 Forward = Callable[[Schedule], Awaitable[None]]
-"""Sends a schedule; raises Unavailable."""
+"""Sends a schedule; raises BadRequest for one that can never be sent, otherwise Unavailable."""
 
 
 class EventWorker:
@@ -71,20 +72,21 @@ class EventWorker:
         type_: str,
         function: Callable[..., Any],
         *,
-        reader: GroupReader,
+        reader: "GroupReader",
         forward: Forward,
-        codec: Codec,
+        codec: Codec | RecordCodec,
         parallelism: int,
         retry: Backoff,
         timeout_s: float,
         dead_topic: str,
+        now_ms: Callable[[], int],
     ) -> None:
         self.type, self.function = type_, function
         self.hint, self.wants_context = shape_of(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.reader, self.forward, self.codec = reader, forward, codec
         self.parallelism, self.retry, self.timeout_s = parallelism, retry, timeout_s
-        self.dead_topic = dead_topic
+        self.dead_topic, self.now_ms = dead_topic, now_ms
         self.tally = Tally()
         self._ready: asyncio.Queue[Arrived | None] = asyncio.Queue()
         self._room = asyncio.Event()
@@ -116,7 +118,7 @@ class EventWorker:
         try:
             await loop.run_in_executor(self._reader, self.reader.close)
         except Exception as error:
-            _log.warning("left the group without committing", type=self.type, cause=str(error))
+            log().warning("left the group without committing", type=self.type, cause=str(error))
         self._reader.shutdown(wait=False)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -134,7 +136,7 @@ class EventWorker:
                 found = await loop.run_in_executor(self._reader, self._poll, max(0, room))
             except Exception as error:
                 self.tally.error = f"cannot read: {error}"
-                _log.warning("cannot read events", type=self.type, cause=str(error))
+                log().warning("cannot read events", type=self.type, cause=str(error))
                 await _wait(self._stopping, pause_s)
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)
                 continue
@@ -167,7 +169,7 @@ class EventWorker:
                     self.reader.done(record)
             except Exception as error:  # our own fault, not the handler's; the worker goes on
                 self.tally.error = f"cannot handle: {_told(error)}"
-                _log.exception("cannot settle an event, it is not committed", type=self.type)
+                log().exception("cannot settle an event, it is not committed", type=self.type)
             finally:
                 self.tally.in_flight -= 1
 
@@ -175,11 +177,21 @@ class EventWorker:
         """Whether the event is settled (succeeded, re-scheduled or dead) and can be committed."""
         context = context_of(self.type, record)
         try:
-            event = self.codec.decode(record.value or b"", self.hint)
+            event = await decoded(
+                self.codec,
+                record.value or b"",
+                self.hint,
+                topic=record.topic,
+                headers=list(record.headers),
+            )
+        except Unavailable as error:
+            return await self._fail(record, context, _told(error))
         except Exception as error:
             return await self._bury(record, f"cannot be decoded: {error}")
         began = time.monotonic()
-        failure, overdue = await self._call(event, context, began)
+        with handling(context, now_ms=self.now_ms()) as failed:
+            failure, overdue = await self._call(event, context, began)
+            failed(failure)
         self.tally.seconds += time.monotonic() - began
         if not failure:
             self.tally.succeeded += 1
@@ -203,7 +215,8 @@ class EventWorker:
                     answer = await self.function(*arguments)
                 else:
                     loop = asyncio.get_running_loop()
-                    overdue = loop.run_in_executor(self._threads, self.function, *arguments)
+                    call = partial(contextvars.copy_context().run, self.function, *arguments)
+                    overdue = loop.run_in_executor(self._threads, call)
                     answer = await asyncio.shield(overdue)
                     if inspect.isawaitable(answer):  # a plain wrapper around an async function
                         answer = await answer
@@ -222,50 +235,59 @@ class EventWorker:
         return failure, overdue
 
     async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
-        now_ms = SystemClock().now_ms()
+        now_ms = self.now_ms()
         try:
             again, due_ms = retried(record, backoff=self.retry, now_ms=now_ms)
         except NoAttemptsLeft:
             return await self._bury(record, failure)
         if header(again.headers, EVENT_ID) is None:
-            again.headers.append((EVENT_ID, context.id.encode()))
-        _log.info(
+            again.headers.append((EVENT_ID, context.id.encode(errors="surrogateescape")))
+        log().info(
             "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
         )
         schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
-        if settled := await self._insist(schedule):
-            self.tally.retried += 1
+        try:
+            settled = await self._insist(schedule)
+        except BadRequest as error:
+            return await self._bury(record, f"{failure}; cannot be retried: {error}")
+        self.tally.retried += settled
         return settled
 
     async def _bury(self, record: Arrived, failure: str) -> bool:
-        """Send the event to the dead-letter topic, as a schedule that is due now."""
+        """Send the event to the dead-letter topic, as a schedule that is due now: whole if that can
+        be, else cut, and if that cannot be either, skip it."""
         context = context_of(self.type, record)
-        headers = [pair for pair in record.headers if pair[0] not in (EVENT_ERROR, EVENT_TYPE)]
-        headers += [
-            (EVENT_TYPE, self.type.encode()),
-            (EVENT_ERROR, failure[:ERROR_CHARS_MAX].encode(errors="replace")),
-        ]
-        if header(headers, EVENT_ID) is None:
-            headers.append((EVENT_ID, context.id.encode()))
-        dead = Record(
-            topic=self.dead_topic, value=record.value or b"", key=record.key, headers=headers
-        )
+        now_ms, why = self.now_ms(), failure
+        for cut in (False, True):
+            dead = dead_letter(
+                self.type, record, topic=self.dead_topic, failure=why, now_ms=now_ms, cut=cut
+            )
+            try:
+                settled = await self._insist(dead)
+            except BadRequest as error:
+                why = f"{failure}; cut: {error}"
+                continue
+            if settled:
+                self.tally.dead += 1
+                log().warning("event is dead", type=self.type, id=context.id, cause=failure)
+            return settled
+        self.tally.skipped += 1
         place = f"{record.topic}/{record.partition}/{record.position}"
-        schedule = Schedule(id=f"dead:{place}".encode(), due_ms=SystemClock().now_ms(), record=dead)
-        if settled := await self._insist(schedule):
-            self.tally.dead += 1
-            _log.warning("event is dead", type=self.type, id=context.id, cause=failure)
-        return settled
+        log().error("event is skipped: it cannot be dead either", place=place, cause=why)
+        return True
 
     async def _insist(self, schedule: Schedule) -> bool:
-        """Send a schedule, with retries until it succeeds; False if stopped before."""
+        """Send a schedule, with retries until it succeeds; False if stopped before. Raises
+        BadRequest for one that can never be sent: trying again would stop its type for ever."""
         pause_s = AGAIN_S
         while True:
             try:
                 await self.forward(schedule)
+            except BadRequest:
+                raise
             except Exception as error:
                 self.tally.error = f"cannot re-schedule: {error}"
-                _log.warning("cannot re-schedule an event", type=self.type, cause=str(error))
+                log().warning("cannot re-schedule an event", type=self.type, cause=str(error))
                 if await _wait(self._stopping, pause_s):
                     return False
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)

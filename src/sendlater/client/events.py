@@ -11,7 +11,7 @@ from sendlater.client.etf1_records import (
     header,
 )
 from sendlater.dialects import names
-from sendlater.dialects.names import EVENT_ERROR, EVENT_ID, EVENT_TYPE
+from sendlater.dialects.names import EVENT_CUT, EVENT_ERROR, EVENT_ID, EVENT_TYPE
 from sendlater.model import Record, Schedule
 
 CONTEXT = "context-"
@@ -83,9 +83,10 @@ def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]
 
 
 def alive_again(dead: Arrived) -> Record | None:
-    """A dead event as it was enqueued, without its attempts; None if it is not an event."""
+    """A dead event as it was enqueued, without its attempts; None if it is not an event, or was
+    cut."""
     type_ = header(dead.headers, EVENT_TYPE)
-    if type_ is None:
+    if type_ is None or header(dead.headers, EVENT_CUT) is not None:
         return None
     gone = (EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP)
     headers = [pair for pair in names.foreign(dead.headers) if pair[0] not in gone]

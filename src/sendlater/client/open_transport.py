@@ -1,9 +1,12 @@
-"""Opens a client's transport to an installation on Kafka, on Redis alone, or on both."""
+"""Opens a client's transport to an installation: on Kafka, on Redis alone, or over REST."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sendlater.addresses import CA_FILE_VARIABLE, TOKEN_FILE_VARIABLE, URL_VARIABLE
 from sendlater.errors import BadSettings, Unavailable
-from sendlater.operations.transport import Transport
+from sendlater.operations.transport import Opens, Transport
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -11,6 +14,43 @@ if TYPE_CHECKING:
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+cluster://")
 HTTP_SCHEMES = ("http://", "https://")
+
+
+def open_transport(
+    where: "Settings | Opens | str | None",
+    *,
+    redis_url: str | None,
+    space: str | None,
+    token: str | None,
+    ca_file: "str | Path | None",
+    **settings: Any,
+) -> Transport:
+    """See Scheduler. Raises BadSettings, StoreUnavailable, BrokerUnavailable."""
+    named = redis_url or space or settings
+    if where is None and not named:
+        where = os.environ.get(URL_VARIABLE) or None
+    if where is not None and hasattr(where, "open_transport"):
+        if named or token or ca_file:
+            raise BadSettings(f"expected {where!r} alone: it has settings of its own")
+        return where.open_transport()
+    if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
+        if named:
+            raise BadSettings("over HTTP the server has the settings; expected only a token")
+        from sendlater.client.rest_transport import HttpTransport
+
+        trusted = ca_file or os.environ.get(CA_FILE_VARIABLE) or None
+        return HttpTransport(where, token=token or _token(), ca_file=trusted)
+    if token is not None or ca_file is not None:
+        raise BadSettings("token and ca_file: expected with an http:// or https:// address only")
+    return _open(where, redis_url, space=space, **settings)
+
+
+def _token() -> str | None:
+    path = os.environ.get(TOKEN_FILE_VARIABLE)
+    try:
+        return Path(path).read_text().strip() if path else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"{TOKEN_FILE_VARIABLE}: cannot read {path}: {error}") from error
 
 
 def _open(

@@ -2,13 +2,16 @@
 
 import base64
 import json
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx2
 
+from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest, BadSettings, Unavailable
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
@@ -35,12 +38,18 @@ FOLLOW_WAIT_S = 5
 class HttpTransport:
     """See Transport. The server checks requests; one that it refuses raises BadRequest."""
 
-    def __init__(self, url: str, *, token: str | None) -> None:
+    def __init__(self, url: str, *, token: str | None, ca_file: "str | Path | None" = None) -> None:
+        """`ca_file`: the certificates (PEM) to trust in place of the system's. Raises
+        BadSettings."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         limits = httpx2.Limits(max_connections=CONNECTIONS_MAX)
         try:
             self._client = httpx2.Client(
-                base_url=url, headers=headers, timeout=TIMEOUT_S, limits=limits
+                base_url=url,
+                headers=headers,
+                timeout=TIMEOUT_S,
+                limits=limits,
+                verify=True if ca_file is None else _trusting(ca_file),
             )
         except (httpx2.InvalidURL, ValueError) as error:
             raise BadSettings(f"expected an http:// address, got {url!r}: {error}") from error
@@ -67,6 +76,10 @@ class HttpTransport:
             count += len(chunk)
         return count
 
+    def now_ms(self) -> int:
+        """See Transport: the clock of this host."""
+        return SystemClock().now_ms()
+
     def ready(self) -> bool:
         """See Transport."""
         return False
@@ -75,6 +88,10 @@ class HttpTransport:
         """See Transport."""
         answer = self._call("DELETE", _path(schedule_id), ok=(404, 409))
         return Cancelled(answer.get("answer", "unknown"))
+
+    def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
+        """See Transport. One request each: the answer to many only counts."""
+        return [self.cancel(one) for one in ids]
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""
@@ -168,6 +185,13 @@ class HttpTransport:
         words = told.get("detail") or told.get("title") or answer.reason_phrase
         kind = Unavailable if status >= 500 or status in TRY_AGAIN else BadRequest
         raise kind(f"{method} {path.split('?')[0]}: {status} {words}")
+
+
+def _trusting(ca_file: "str | Path") -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # so are errors of ssl
+        raise BadSettings(f"ca_file: expected certificates (PEM) in {ca_file}: {error}") from error
 
 
 def _path(schedule_id: bytes) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from sendlater.model import Cancelled, Headers, Moved, Schedule, State
-from sendlater.operations.arguments import Delay, id_text, to_datetime
+from sendlater.operations.arguments import Delay, Instant, id_text, to_datetime
 
 T = TypeVar("T")
 
@@ -24,9 +24,7 @@ class Changes(Protocol):
     def cancel(self, id: str) -> Cancelled:
         """See Scheduler.cancel."""
 
-    def _reschedule(
-        self, id: str, *, delay: Delay | None, at: datetime | None
-    ) -> tuple[Moved, int]:
+    def _reschedule(self, id: str, *, delay: Delay | None, at: Instant | None) -> tuple[Moved, int]:
         """The answer, and the new due time in milliseconds since 1970."""
 
     def deliver_now(self, id: str) -> Moved:
@@ -89,7 +87,7 @@ class Scheduled:
         """See Scheduler.cancel."""
         return self._owner.cancel(self.id)
 
-    def reschedule(self, *, delay: Delay | None = None, at: datetime | None = None) -> Moved:
+    def reschedule(self, *, delay: Delay | None = None, at: Instant | None = None) -> Moved:
         """See Scheduler.reschedule; after `moved`, `due_at` is the new time."""
         return self._follow(*self._owner._reschedule(self.id, delay=delay, at=at))
 

@@ -4,21 +4,24 @@
 (operations/arguments.py) and differ in how they wait.
 """
 
-import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
+from sendlater.client.open_transport import open_transport
 from sendlater.client.scheduled import Page, Scheduled
-from sendlater.clock import SystemClock
-from sendlater.errors import BadSettings, BrokerUnavailable, NotSupported
+from sendlater.client.sender import Sender
+from sendlater.client.tracing import scheduling, scheduling_many
+from sendlater.errors import NotSupported
+from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
     AnyHeaders,
     Delay,
+    Instant,
     Message,
     due_ms,
     new_id,
@@ -26,21 +29,14 @@ from sendlater.operations.arguments import (
     plan_send,
     to_id,
 )
-from sendlater.operations.transport import Done, Transport
+from sendlater.operations.transport import Done, Opens
 
 if TYPE_CHECKING:
     from sendlater.brokers.broker import Broker
     from sendlater.client.rest_transport import HttpTransport
     from sendlater.config import Settings
     from sendlater.store import Pending
-from sendlater.client.open_transport import HTTP_SCHEMES, _open
 
-SEND_TIMEOUT_S = 60.0
-"""Longest wait of `send_later` for the acknowledgement."""
-SENDER_COUNT = 8
-"""Threads for `wait=False` where sending blocks (Redis alone, HTTP)."""
-UNDER_WAY_COUNT_MAX = 1_000
-"""Most schedules in these threads and their queue; the next `send_later` waits."""
 RETRY = Backoff(jitter=0.2)
 """5 s, then twice as long each time up to an hour, 50 times, each up to a fifth shorter."""
 OnSent = Callable[[Exception | None, Scheduled], None]
@@ -52,36 +48,29 @@ class Scheduler:
 
     `where` is the installation: Kafka brokers `host:port,host:port` (with `redis_url=` for the
     store), a Redis URL for an installation on Redis alone, `http://...` for REST (with `token=`),
-    or a Settings. Without it, the environment and sendlater.toml decide.
+    a Settings, or a fake (sendlater.testing). Without it, the environment (SENDLATER_URL first)
+    and sendlater.toml decide.
     """
 
     def __init__(
         self,
-        where: "Settings | str | None" = None,
+        where: "Settings | Opens | str | None" = None,
         *,
         redis_url: str | None = None,
         space: str | None = None,
         token: str | None = None,
+        ca_file: "str | Path | None" = None,
         **settings: Any,
     ) -> None:
         """`settings` are fields of `sendlater.config.Settings`; not with a Settings or HTTP.
+        `token` and `ca_file` (the certificates to trust, PEM) are for HTTP only.
 
         Raises BadSettings, StoreUnavailable, BrokerUnavailable.
         """
-        if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
-            if redis_url or space or settings:
-                raise BadSettings("over HTTP the server has the settings; expected only a token")
-            from sendlater.client.rest_transport import HttpTransport
-
-            self._transport: Transport = HttpTransport(where, token=token)
-        else:
-            if token is not None:
-                raise BadSettings("token: expected with an http:// or https:// address only")
-            self._transport = _open(where, redis_url, space=space, **settings)
-        self._failed: list[Exception] = []
-        self._lock = threading.Lock()
-        self._senders: ThreadPoolExecutor | None = None
-        self._under_way = threading.BoundedSemaphore(UNDER_WAY_COUNT_MAX)
+        self._transport = open_transport(
+            where, redis_url=redis_url, space=space, token=token, ca_file=ca_file, **settings
+        )
+        self._sender = Sender(self._transport)
 
     def send_later(
         self,
@@ -91,14 +80,14 @@ class Scheduler:
         key: bytes | str | None = None,
         headers: AnyHeaders = (),
         delay: Delay | None = None,
-        at: datetime | None = None,
+        at: Instant | None = None,
         id: str | None = None,
         partition: int | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
     ) -> Scheduled:
-        """Have `value` delivered to `topic` after `delay` (timedelta, or seconds) or at `at` (an
-        aware datetime).
+        """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
+        (an aware datetime, or RFC 3339).
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -107,7 +96,7 @@ class Scheduler:
         schedule = plan_send(
             topic,
             value,
-            now_ms=now_ms(),
+            now_ms=self.now_ms(),
             key=key,
             headers=headers,
             delay=delay,
@@ -115,32 +104,24 @@ class Scheduler:
             id=id,
             partition=partition,
         )
-        scheduled = Scheduled(self, schedule)
+        with scheduling(schedule, now_ms=self.now_ms()) as schedule:
+            return self._send(Scheduled(self, schedule), wait=wait, on_sent=on_sent)
+
+    def _send(self, scheduled: Scheduled, *, wait: bool, on_sent: OnSent | None) -> Scheduled:
         if wait:
-            self._acknowledged(self._submit(schedule))
+            self._sender.send(scheduled.schedule)
             if on_sent is not None:
                 on_sent(None, scheduled)
             return scheduled
 
         told = None if on_sent is None else lambda error: on_sent(error, scheduled)
-        self.send_aside(schedule, told)
+        self.send_aside(scheduled.schedule, told)
         return scheduled
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
         """Send a schedule without waiting; an error goes to `on_sent`, or else `flush` raises
         it."""
-
-        def done(error: Exception | None) -> None:
-            if on_sent is not None:
-                on_sent(error)
-            elif error is not None:
-                with self._lock:
-                    self._failed.append(error)
-
-        if self._transport.ready():
-            self._transport.send(schedule, done=done)
-        else:
-            self._send_in_thread(schedule, done)
+        self._sender.send_aside(schedule, on_sent)
 
     def send_many(self, messages: Iterable[Message]) -> int:
         """Send many messages; returns their number once all are accepted.
@@ -149,11 +130,12 @@ class Scheduler:
         messages. An invalid one raises BadTime or BadRequest after those before it were sent;
         Unavailable says how many were not accepted.
         """
-        return self.submit_many(plan_send(now_ms=now_ms(), **message) for message in messages)
+        return self.submit_many(plan_send(now_ms=self.now_ms(), **message) for message in messages)
 
     def submit_many(self, schedules: Iterable[Schedule]) -> int:
         """As `send_many`, for schedules."""
-        return self._transport.send_many(schedules)
+        with scheduling_many() as stamp:
+            return self._transport.send_many(map(stamp, schedules))
 
     def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
         """Have a record that could not be handled delivered to its topic again, after a pause.
@@ -162,9 +144,10 @@ class Scheduler:
         etf1's client, header `retry-attempt` counts the attempts and `retry-original-timestamp` is
         the time of the first failure; headers of schedulers are dropped. Raises NoAttemptsLeft.
         """
-        record, due_ms = retried(message, backoff=backoff, now_ms=now_ms())
+        record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
-        self._acknowledged(self._submit(schedule))
+        with scheduling(schedule, now_ms=self.now_ms()) as schedule:
+            self._sender.send(schedule)
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
@@ -175,8 +158,14 @@ class Scheduler:
         """
         return self._transport.cancel(to_id(id))
 
+    def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
+        """Cancel schedules, waiting once for intake; the answer for each id."""
+        names = dict.fromkeys(ids)
+        answers = self._transport.cancel_many([to_id(id) for id in names])
+        return dict(zip(names, answers, strict=True))
+
     def reschedule(
-        self, id: str, *, delay: Delay | None = None, at: datetime | None = None
+        self, id: str, *, delay: Delay | None = None, at: Instant | None = None
     ) -> Moved:
         """Give a schedule another due time. Answers moved, delivering (too late) or unknown.
 
@@ -185,10 +174,8 @@ class Scheduler:
         """
         return self._reschedule(id, delay=delay, at=at)[0]
 
-    def _reschedule(
-        self, id: str, *, delay: Delay | None, at: datetime | None
-    ) -> tuple[Moved, int]:
-        moved_to_ms = due_ms(delay=delay, at=at, now_ms=now_ms())
+    def _reschedule(self, id: str, *, delay: Delay | None, at: Instant | None) -> tuple[Moved, int]:
+        moved_to_ms = due_ms(delay=delay, at=at, now_ms=self.now_ms())
         return self._transport.reschedule(to_id(id), due_ms=moved_to_ms), moved_to_ms
 
     def deliver_now(self, id: str) -> Moved:
@@ -203,8 +190,8 @@ class Scheduler:
     def list(
         self,
         *,
-        due_from: datetime | None = None,
-        due_to: datetime | None = None,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
         id_prefix: str = "",
         topic: str | None = None,
         limit: int = 100,
@@ -216,6 +203,7 @@ class Scheduler:
         cursor.
         """
         query = plan_list(
+            now_ms=self.now_ms(),
             due_from=due_from,
             due_to=due_to,
             id_prefix=id_prefix,
@@ -226,17 +214,32 @@ class Scheduler:
         found, next_cursor = self._transport.page(query)
         return Page([Scheduled(self, one) for one in found], next_cursor)
 
+    def iter(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+    ) -> Iterator[Scheduled]:
+        """All pending schedules of `list`, page after page; those that come meanwhile may be
+        missing."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.list(
+                due_from=due_from,
+                due_to=due_to,
+                id_prefix=id_prefix,
+                topic=topic,
+                limit=PAGE_COUNT_MAX,
+                cursor=cursor or None,
+            )
+            yield from page.items
+            cursor = page.next_cursor
+
     def flush(self) -> None:
         """Wait until all schedules are accepted. Raises the first error that no `on_sent` got."""
-        with self._lock:
-            senders, self._senders = self._senders, None
-        if senders is not None:
-            senders.shutdown()
-        self._transport.flush()
-        with self._lock:
-            failed, self._failed = self._failed, []
-        if failed:
-            raise failed[0]
+        self._sender.flush()
 
     def close(self) -> None:
         """Flush and disconnect."""
@@ -252,40 +255,11 @@ class Scheduler:
         self.close()
 
     def _submit(self, schedule: Schedule) -> "Future[None]":
-        future: Future[None] = Future()
+        return self._sender.submit(schedule)
 
-        def done(error: Exception | None) -> None:
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self._transport.send(schedule, done=done)
-        return future
-
-    def _acknowledged(self, future: "Future[None]") -> None:
-        """Wait for the acknowledgement. Raises its error, or BrokerUnavailable after a timeout."""
-        try:
-            future.result(SEND_TIMEOUT_S)
-        except TimeoutError as error:
-            raise BrokerUnavailable(f"no acknowledgement within {SEND_TIMEOUT_S:g} s") from error
-
-    def _send_in_thread(self, schedule: Schedule, done: Callable[[Exception | None], None]) -> None:
-        """Send in one of a few threads, so that the caller does not wait."""
-
-        def work() -> None:
-            try:
-                self._transport.send(schedule, done=done)
-            except Exception as error:
-                done(error)
-            finally:
-                self._under_way.release()
-
-        self._under_way.acquire()
-        with self._lock:
-            if self._senders is None:
-                self._senders = ThreadPoolExecutor(SENDER_COUNT, "sendlater-send")
-            self._senders.submit(work)
+    def now_ms(self) -> int:
+        """The clock that delays count from, milliseconds since 1970: this host's."""
+        return self._transport.now_ms()
 
     @property
     def remote(self) -> "HttpTransport | None":
@@ -326,8 +300,3 @@ class Scheduler:
         if not hasattr(self._transport, name):
             raise NotSupported(f"{name}: expected a client of Kafka or Redis, got one over HTTP")
         return getattr(self._transport, name)
-
-
-def now_ms() -> int:
-    """This host's clock."""
-    return SystemClock().now_ms()

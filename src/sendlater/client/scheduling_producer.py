@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from sendlater.client.scheduler import now_ms
+from sendlater.clock import SystemClock
 from sendlater.dialects import encode_headers
 from sendlater.errors import BadRequest, BrokerUnavailable
-from sendlater.operations.arguments import AnyHeaders, Delay, id_text, plan_send
+from sendlater.operations.arguments import AnyHeaders, Delay, Instant, id_text, plan_send
 
 METADATA_TIMEOUT_S = 10.0
 PARTITIONS_AGE_S_MAX = 60.0
@@ -43,7 +42,7 @@ class SchedulingProducer(Producer):
         headers: AnyHeaders | None = None,
         *,
         delay: Delay | None = None,
-        at: datetime | None = None,
+        at: Instant | None = None,
         id: str | None = None,
     ) -> str | None:
         """Produce now, after `delay` (timedelta, or seconds), or at `at` (aware datetime).
@@ -66,7 +65,7 @@ class SchedulingProducer(Producer):
         schedule = plan_send(
             topic,
             value,
-            now_ms=now_ms(),
+            now_ms=SystemClock().now_ms(),
             key=key,
             headers=headers or (),
             delay=delay,

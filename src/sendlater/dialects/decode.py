@@ -5,12 +5,16 @@ Ids, keys and payloads are always binary. A record that cannot be scheduled beco
 for the rejected topic that is due now.
 """
 
-from sendlater.config import Settings
+from typing import TYPE_CHECKING
+
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
 from sendlater.dialects.rejection_rules import detail_of, reason_of
 from sendlater.limits import EPOCH_SECONDS_MAX
 from sendlater.model import DUE_MS_MAX
+
+if TYPE_CHECKING:  # clients import this room too, and need no settings to encode
+    from sendlater.config import Settings
 
 SPARK_SETTINGS = {"spark.sql.codegen.hugeMethodLimit": "8000"}
 """Settings for the session. The JVM does not compile methods of more than 8,000 bytes, and decoding
@@ -36,7 +40,7 @@ Kafka source's columns, and `names`, the names of the headers."""
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
-def stages(settings: Settings) -> list[list[str]]:
+def stages(settings: "Settings") -> list[list[str]]:
     """Lists for selectExpr, to apply one after the other to the records of all inboxes.
 
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
@@ -126,7 +130,7 @@ def _due() -> list[str]:
     ]
 
 
-def _scheduled(settings: Settings) -> list[str]:
+def _scheduled(settings: "Settings") -> list[str]:
     """The schedule, a cancellation, or the record itself for the rejected topic."""
     told = (
         sql.pair(names.REJECTED, "reason"),
@@ -178,7 +182,7 @@ def _scheduled(settings: Settings) -> list[str]:
     ]
 
 
-def _finished(settings: Settings) -> list[str]:
+def _finished(settings: "Settings") -> list[str]:
     return [
         "id",
         "due_ms",

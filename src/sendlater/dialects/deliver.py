@@ -5,10 +5,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from sendlater.config import Settings
 from sendlater.dialects import names, sql
 from sendlater.model import Headers, Record, Schedule
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
 
 VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
 
@@ -48,7 +51,7 @@ def fingerprint(key: str, value: str, headers: str) -> str:
     return f"concat('#', xxhash64({key} IS NULL, {key}, {value} IS NULL, {value}, {told}))"
 
 
-def delivered_stages(settings: Settings, *, owed: bool = False) -> list[list[str]]:
+def delivered_stages(settings: "Settings", *, owed: bool = False) -> list[list[str]]:
     """Lists for selectExpr, from due rows to topic, partition, key, value, headers.
 
     A schedule of a journal becomes three records, in this order: the target's; a tombstone for the

@@ -59,6 +59,8 @@ EVENT_ERROR = "event-error"
 """Of dead events: why the last attempt failed."""
 EVENT_TYPE = "event-type"
 """Of dead events: the topic it came from."""
+EVENT_CUT = "event-cut"
+"""Of dead events that could not be kept whole: how many bytes the value had."""
 
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers with the due time. The first of these that is present decides."""

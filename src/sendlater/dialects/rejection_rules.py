@@ -1,20 +1,24 @@
 """Why an inbox record cannot be scheduled: reason and detail, as Spark SQL text."""
 
-from sendlater.config import Settings
+from typing import TYPE_CHECKING
+
 from sendlater.dialects import names, sql, when
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
 
 # The ASCII characters that Go's strings.TrimSpace removes.
 _BLANKS = sql.text(" \t\n\v\f\r")
 
 
-def _latest_ms(settings: Settings) -> str:
+def _latest_ms(settings: "Settings") -> str:
     days_ms = min(settings.max_delay_days * 86_400_000, DUE_MS_MAX)
     return f"least(timestamp_ms + {days_ms}L, {DUE_MS_MAX}L)"
 
 
-def reason_of(settings: Settings) -> str:
+def reason_of(settings: "Settings") -> str:
     """Why the record cannot be scheduled; null for a schedule and for a cancellation."""
     bytes_count = (
         "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce("
@@ -46,7 +50,7 @@ def reason_of(settings: Settings) -> str:
     return f"CASE {told} END"
 
 
-def _past(settings: Settings) -> str:
+def _past(settings: "Settings") -> str:
     """Due before the second it was written in: etf1's times are whole seconds."""
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
     # A copy was checked when it was made; copying takes time.
@@ -54,7 +58,7 @@ def _past(settings: Settings) -> str:
     return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
 
 
-def detail_of(settings: Settings) -> str:
+def detail_of(settings: "Settings") -> str:
     """A sentence that says what was expected and what was received."""
     bad_time = " ".join(
         f"WHEN {sql.text(name)} THEN {sql.text(expected)}"

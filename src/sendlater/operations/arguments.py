@@ -1,14 +1,12 @@
 """Converts the client's arguments to plans (bytes, times, pages) for a `Transport`. No I/O."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
-from ulid import ULID
-
-from sendlater.dialects import names
+from sendlater.dialects import duration_ms, instant_ms, names
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
@@ -19,8 +17,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 AnyHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 """Headers from a caller: pairs (names may repeat) or a mapping; text is sent as UTF-8."""
-Delay = timedelta | float
-"""A timedelta, or seconds."""
+Delay = timedelta | float | str
+"""A timedelta, seconds, or text as in header `sendlater-delay`: "15m", "PT15M", "900"."""
+Instant = datetime | str
+"""An aware datetime, or text: RFC 3339, "+15m" from now, or seconds since 1970."""
 
 
 class Message(TypedDict):
@@ -31,7 +31,7 @@ class Message(TypedDict):
     key: NotRequired[bytes | str | None]
     headers: NotRequired[AnyHeaders]
     delay: NotRequired[Delay | None]
-    at: NotRequired[datetime | None]
+    at: NotRequired[Instant | None]
     id: NotRequired[str | None]
     partition: NotRequired[int | None]
 
@@ -44,7 +44,7 @@ def plan_send(
     key: bytes | str | None = None,
     headers: AnyHeaders = (),
     delay: Delay | None = None,
-    at: datetime | None = None,
+    at: Instant | None = None,
     id: str | None = None,
     partition: int | None = None,
 ) -> Schedule:
@@ -71,17 +71,18 @@ def plan_send(
     )
 
 
-def due_ms(*, delay: Delay | None, at: datetime | None, now_ms: int) -> int:
-    """The due time of a delay (timedelta, or seconds) or of an aware datetime, rounded up.
+def due_ms(*, delay: Delay | None, at: Instant | None, now_ms: int) -> int:
+    """The due time of a delay or of an instant, rounded up to the next millisecond.
 
-    A past `at` means now. Raises BadTime for both, neither, a naive datetime or a negative delay.
+    A past `at` means now. Raises BadTime for both, neither, a naive datetime, a negative delay or
+    text that is no time.
     """
     if (delay is None) == (at is None):
         raise BadTime(f"expected one of delay and at, got {delay=} and {at=}")
     if at is not None:
-        if at.utcoffset() is None:
-            raise BadTime(f"at: expected a datetime with a time zone, got {at.isoformat()}")
-        return max(now_ms, -((EPOCH - at) // _MS))
+        return max(now_ms, to_ms(at, what="at", now_ms=now_ms))
+    if isinstance(delay, str):
+        return _representable(now_ms + _read(duration_ms, delay, what="delay"), delay)
     try:
         span = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)  # type: ignore[arg-type]
         if span < timedelta(0):
@@ -91,9 +92,20 @@ def due_ms(*, delay: Delay | None, at: datetime | None, now_ms: int) -> int:
         if isinstance(error, BadTime):
             raise
         raise BadTime(f"delay: expected a timedelta or seconds, got {delay!r}") from error
-    if found > DATETIME_MS_MAX:
-        raise BadTime(f"delay: expected a time before year 10000, got {span}")
-    return found
+    return _representable(found, span)
+
+
+def _representable(found_ms: int, delay: object) -> int:
+    if found_ms > DATETIME_MS_MAX:
+        raise BadTime(f"delay: expected a time before year 10000, got {delay}")
+    return found_ms
+
+
+def _read(grammar: Callable[[str], int], text: str, *, what: str) -> int:
+    try:
+        return grammar(text)
+    except BadTime as error:
+        raise BadTime(f"{what}: {error}") from None
 
 
 def to_datetime(due_ms: int) -> datetime:
@@ -101,8 +113,15 @@ def to_datetime(due_ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=min(due_ms, DATETIME_MS_MAX))
 
 
-def to_ms(instant: datetime, *, what: str) -> int:
-    """Milliseconds since 1970 of an aware datetime, rounded up. Raises BadTime for a naive one."""
+def to_ms(instant: Instant, *, what: str, now_ms: int) -> int:
+    """Milliseconds since 1970, rounded up; `now_ms` is what "+15m" counts from.
+
+    Raises BadTime for a naive datetime, and for text that is no instant.
+    """
+    if isinstance(instant, str):
+        return _read(lambda text: instant_ms(text, now_ms), instant, what=what)
+    if not isinstance(instant, datetime):
+        raise BadTime(f"{what}: expected a datetime or text, got {type(instant).__name__}")
     if instant.utcoffset() is None:
         raise BadTime(f"{what}: expected a datetime with a time zone, got {instant.isoformat()}")
     return min(max(0, -((EPOCH - instant) // _MS)), DUE_MS_MAX)
@@ -137,6 +156,8 @@ def to_headers(given: AnyHeaders) -> Headers:
 
 def new_id() -> str:
     """A new unique id; ids sort by the time they were made."""
+    from ulid import ULID  # loads slowly, and many clients give ids of their own
+
     return str(ULID())
 
 
@@ -164,19 +185,21 @@ class Query:
 
 def plan_list(
     *,
-    due_from: datetime | None = None,
-    due_to: datetime | None = None,
+    now_ms: int,
+    due_from: Instant | None = None,
+    due_to: Instant | None = None,
     id_prefix: str = "",
     topic: str | None = None,
     limit: int = 100,
     cursor: str | None = None,
 ) -> Query:
-    """A page's query. Raises BadTime for naive datetimes, BadRequest for a limit out of range."""
+    """A page's query. Raises BadTime for what is no instant, BadRequest for a limit that is not
+    1 to PAGE_COUNT_MAX."""
     if not 0 < limit <= PAGE_COUNT_MAX:
         raise BadRequest(f"limit: expected 1 to {PAGE_COUNT_MAX}, got {limit}")
     return Query(
-        due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from"),
-        due_to_ms=None if due_to is None else to_ms(due_to, what="due_to"),
+        due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from", now_ms=now_ms),
+        due_to_ms=None if due_to is None else to_ms(due_to, what="due_to", now_ms=now_ms),
         id_prefix=to_id(id_prefix),
         topic=topic,
         limit=limit,

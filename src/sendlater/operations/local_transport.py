@@ -1,17 +1,18 @@
 """The client's transport to an installation whose broker and store it can reach."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, cast
 
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.open import open_broker
 from sendlater.config import Settings
 from sendlater.errors import NotSupported
+from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done
-from sendlater.store import Filter, Pending
+from sendlater.store import Answer, Filter, Pending
 from sendlater.store.connection import answering
 
 
@@ -34,6 +35,10 @@ class LocalTransport:
         """See Transport."""
         return self.operations.send_many(schedules)
 
+    def now_ms(self) -> int:
+        """See Transport."""
+        return self.operations.clock.now_ms()
+
     def ready(self) -> bool:
         """See Transport."""
         return self.operations.ready()
@@ -41,6 +46,21 @@ class LocalTransport:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """See Transport."""
         return Cancelled(self.operations.cancel(schedule_id).answer.value)
+
+    def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
+        """See Transport. Waits once for intake, not once for each."""
+        self.operations.catch_up()
+        found: list[Cancelled] = []
+        for first in range(0, len(ids), PARK_COUNT_MAX):
+            some = ids[first : first + PARK_COUNT_MAX]
+            with answering():
+                before = [self.pending.get(one) for one in some]
+            wanted = [(i, b.version if b else "") for i, b in zip(some, before, strict=True)]
+            answers = self.operations.cancel_many(wanted, before)
+            for one, answer in zip(some, answers, strict=True):
+                replaced = answer is Answer.CHANGED  # a newer version came in between
+                found.append(self.cancel(one) if replaced else Cancelled(answer.value))
+        return found
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""

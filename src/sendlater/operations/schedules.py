@@ -18,10 +18,12 @@ from sendlater.brokers.broker import Broker
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import encode_cancel, encode_headers
-from sendlater.errors import BadRequest, BadSettings, BadTime, BrokerUnavailable, StoreUnavailable
+from sendlater.errors import BadRequest, BadSettings, BrokerUnavailable, StoreUnavailable
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
+from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import chunks, new_id
+from sendlater.operations.refused import Refused
 from sendlater.operations.transport import Done
 from sendlater.store import Admin, Answer, Move, Pending
 from sendlater.store.codec import pack
@@ -34,7 +36,6 @@ CATCH_UP_S = 30.0
 CATCH_UP_PAUSE_S = 0.01
 REPLACED_COUNT_MAX = 5
 """Attempts to cancel a schedule that is replaced each time between look-up and cancellation."""
-DAY_MS = 86_400_000
 
 Placed = tuple[Record, int | None]
 """A record for an inbox, and its partition there, if it must be a certain one."""
@@ -71,24 +72,13 @@ class Operations:
 
     def checked(self, schedule: Schedule) -> Record:
         """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
-        self.check_due(schedule.due_ms)
-        record = encode_headers(
-            schedule.record, inbox=self.inbox, id=schedule.id, due_ms=schedule.due_ms
+        return inbox_record(
+            schedule, settings=self.settings, inbox=self.inbox, now_ms=self.clock.now_ms()
         )
-        size = len(record.value or b"") + len(record.key or b"")
-        for name, content in record.headers:
-            size += len(name) + len(content or b"")
-        if size > self.settings.max_payload_bytes:
-            raise BadRequest(
-                f"expected at most {self.settings.max_payload_bytes} bytes of value, key and "
-                f"headers, got {size}"
-            )
-        return record
 
     def check_due(self, due_ms: int) -> None:
         """Raises BadTime if intake would reject the time as too far in the future."""
-        if due_ms - self.clock.now_ms() > self.settings.max_delay_days * DAY_MS:
-            raise BadTime(f"expected a time within {self.settings.max_delay_days} days")
+        check_due(due_ms, settings=self.settings, now_ms=self.clock.now_ms())
 
     def ready(self) -> bool:
         """Whether `send` would return without waiting."""
@@ -115,13 +105,15 @@ class Operations:
             return count
         # Earlier sends must come first on the inbox: those below use another producer.
         self.broker.flush()
+        refused = Refused()  # ours alone: another thread's flush takes what the broker keeps
         try:
             for schedule in schedules:
-                self.broker.send(self.checked(schedule))
+                self.broker.send(self.checked(schedule), on_error=refused.add)
                 count += 1
         finally:
             self.broker.flush()
             self._remember(self._inbox_ends())
+            refused.tell()
         return count
 
     def _passed(self, schedule: Schedule) -> Schedule:

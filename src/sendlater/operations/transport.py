@@ -1,6 +1,6 @@
 """The interface of a client's transports to an installation."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sendlater.model import Cancelled, Moved, Schedule
@@ -8,6 +8,14 @@ from sendlater.operations.arguments import Query
 
 Done = Callable[[Exception | None], None]
 """Called once, maybe in another thread: with None, or with why the schedule was not accepted."""
+
+
+class Opens(Protocol):
+    """An installation that is an object, such as sendlater.testing.Fake."""
+
+    def open_transport(self) -> "Transport":
+        """A client's connection to it."""
+        ...
 
 
 class Transport(Protocol):
@@ -20,11 +28,17 @@ class Transport(Protocol):
         """Send all and wait for the last; returns their number. Raises Unavailable if any was not
         accepted. If the iterable raises, the schedules before that are sent first."""
 
+    def now_ms(self) -> int:
+        """The clock that delays count from, milliseconds since 1970."""
+
     def ready(self) -> bool:
         """Whether `send` would return without waiting."""
 
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """Cancel a schedule."""
+
+    def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
+        """Cancel schedules; an answer for each, in order."""
 
     def forget(self, schedule_id: bytes) -> None:
         """Cancel a schedule, without an answer."""

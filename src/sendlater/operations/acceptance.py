@@ -1,0 +1,32 @@
+"""Refuses at once what intake would reject later. No I/O."""
+
+from typing import TYPE_CHECKING
+
+from sendlater.dialects import encode_headers
+from sendlater.errors import BadRequest, BadTime
+from sendlater.model import Record, Schedule
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
+DAY_MS = 86_400_000
+
+
+def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int) -> Record:
+    """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
+    check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
+    record = encode_headers(schedule.record, inbox=inbox, id=schedule.id, due_ms=schedule.due_ms)
+    size = len(record.value or b"") + len(record.key or b"")
+    for name, content in record.headers:
+        size += len(name) + len(content or b"")
+    if size > settings.max_payload_bytes:
+        raise BadRequest(
+            f"expected at most {settings.max_payload_bytes} bytes of value, key and headers, "
+            f"got {size}"
+        )
+    return record
+
+
+def check_due(due_ms: int, *, settings: "Settings", now_ms: int) -> None:
+    """Raises BadTime if intake would reject the time as too far in the future."""
+    if due_ms - now_ms > settings.max_delay_days * DAY_MS:
+        raise BadTime(f"expected a time within {settings.max_delay_days} days")

@@ -1,0 +1,146 @@
+"""A client's connection to a fake installation: the rules of a real one, in memory."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from sendlater.clock import Clock
+from sendlater.config import Settings
+from sendlater.dialects import names
+from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.operations.acceptance import check_due, inbox_record
+from sendlater.operations.arguments import Query, from_cursor, to_cursor
+from sendlater.operations.transport import Done
+from sendlater.testing.fake_topics import FakeTopics
+
+
+class FakeTransport:
+    """See Transport. What is due is delivered at once, by whoever calls."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        topics: FakeTopics,
+        require_there: Callable[[], None],
+    ) -> None:
+        self.settings, self.clock, self.topics = settings, clock, topics
+        self.inbox = settings.inboxes[0].topic
+        self.pending: dict[bytes, Schedule] = {}
+        self._require_there = require_there
+        self._lock = threading.RLock()
+
+    def now_ms(self) -> int:
+        """See Transport."""
+        return self.clock.now_ms()
+
+    def ready(self) -> bool:
+        """See Transport."""
+        return True
+
+    def send(self, schedule: Schedule, *, done: Done) -> None:
+        """See Transport."""
+        self._put(schedule)
+        done(None)
+
+    def send_many(self, schedules: Iterable[Schedule]) -> int:
+        """See Transport."""
+        count = 0
+        for schedule in schedules:
+            self._put(schedule)
+            count += 1
+        return count
+
+    def cancel(self, schedule_id: bytes) -> Cancelled:
+        """See Transport. Never `delivering`: nothing takes time here."""
+        self._require_there()
+        with self._lock:
+            found = self.pending.pop(schedule_id, None)
+        return Cancelled.UNKNOWN if found is None else Cancelled.CANCELLED
+
+    def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
+        """See Transport."""
+        return [self.cancel(one) for one in ids]
+
+    def forget(self, schedule_id: bytes) -> None:
+        """See Transport."""
+        self.cancel(schedule_id)
+
+    def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
+        """See Transport."""
+        check_due(due_ms, settings=self.settings, now_ms=self.now_ms())
+        self._require_there()
+        with self._lock:
+            found = self.pending.get(schedule_id)
+            if found is None:
+                return Moved.UNKNOWN
+            self.pending[schedule_id] = replace(found, due_ms=due_ms)
+            self.deliver_due()
+        return Moved.MOVED
+
+    def deliver_now(self, schedule_id: bytes) -> Moved:
+        """See Transport."""
+        return self.reschedule(schedule_id, due_ms=self.now_ms())
+
+    def get(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        self._require_there()
+        return self.pending.get(schedule_id)
+
+    def page(self, query: Query) -> tuple[list[Schedule], str | None]:
+        """See Transport."""
+        self._require_there()
+        with self._lock:
+            found = sorted(filter(_passes(query), self.pending.values()), key=_place)
+        after = from_cursor(query.cursor) if query.cursor else (-1, b"")
+        first = bisect_right(found, after, key=_place)
+        page = found[first : first + query.limit]
+        more = first + len(page) < len(found)
+        return page, to_cursor(_place(page[-1])) if more else None
+
+    def flush(self) -> None:
+        """See Transport."""
+        self._require_there()
+
+    def close(self) -> None:
+        """See Transport."""
+
+    def deliver_due(self) -> None:
+        """Deliver, in due order, what is due by the clock."""
+        with self._lock:
+            now_ms = self.now_ms()
+            due = [one for one in self.pending.values() if one.due_ms <= now_ms]
+            for schedule in sorted(due, key=_place):
+                del self.pending[schedule.id]
+                headers = [
+                    *schedule.record.headers,
+                    (names.ID, schedule.id),
+                    (names.DUE, b"%d" % schedule.due_ms),
+                ]
+                self.topics.append(replace(schedule.record, headers=headers), at_ms=now_ms)
+
+    def _put(self, schedule: Schedule) -> None:
+        now_ms = self.now_ms()
+        inbox_record(schedule, settings=self.settings, inbox=self.inbox, now_ms=now_ms)
+        self._require_there()
+        with self._lock:
+            self.pending[schedule.id] = schedule
+            self.deliver_due()
+
+
+def _place(schedule: Schedule) -> tuple[int, bytes]:
+    return schedule.due_ms, schedule.id
+
+
+def _passes(query: Query) -> Callable[[Schedule], bool]:
+    def passes(schedule: Schedule) -> bool:
+        return (
+            query.due_from_ms <= schedule.due_ms
+            and (query.due_to_ms is None or schedule.due_ms < query.due_to_ms)
+            and schedule.id.startswith(query.id_prefix)
+            and query.topic in (None, schedule.record.topic)
+        )
+
+    return passes

@@ -3,9 +3,13 @@
 from sendlater.errors import BadSettings
 
 PORT_MAX = 65_535
+THIS_MACHINE = "127.0.0.1"
+"""What `:port` means in every setting of ours: who means all interfaces says `0.0.0.0:port`."""
+LOOPBACK = (THIS_MACHINE, "localhost", "::1")
+"""Hosts that other machines cannot reach."""
 
 
-def host_and_port(text: str, *, setting: str, default: str) -> tuple[str, int]:
+def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tuple[str, int]:
     """Host, `default` where it is left out, and port. Raises BadSettings naming the setting."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
-from sendlater.addresses import host_and_port
+from sendlater.addresses import LOOPBACK, host_and_port
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.limits import BODY_BYTES_MAX
 from sendlater.server import problems
-from sendlater.server.auth import LOOPBACK, Gate
+from sendlater.server.auth import Gate
 from sendlater.server.openapi import describe
 from sendlater.server.page import assets, reference
 from sendlater.server.page import routes as page
@@ -35,7 +35,7 @@ SHORT_CUT = ("http", "POST", "/v1/schedules")
 def address_of(settings: Settings) -> tuple[str, int]:
     """Host and port of http_addr. Raises BadSettings, also if other machines can reach it and there
     are no tokens."""
-    host, port = host_and_port(settings.http_addr, setting="http_addr", default=LOOPBACK[0])
+    host, port = host_and_port(settings.http_addr, setting="http_addr")
     if host not in LOOPBACK and settings.http_tokens is None:
         raise BadSettings(
             f"http_addr: {host} can be reached from other machines: expected http_tokens too "

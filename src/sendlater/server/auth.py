@@ -17,13 +17,13 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sendlater.addresses import LOOPBACK
 from sendlater.errors import BadSettings
 from sendlater.server.problems import Problem, problem_response
 
 COOKIE = "sendlater-session"
 SESSION_S = 12 * 3_600
 """How long a sign-in lasts."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/sign-out", "/static/")
 """Paths that need no token."""

@@ -54,6 +54,11 @@ class KafkaBroker:
         self._admin = AdminClient(self._options)
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
+        limits = self._producer_options()
+        self._room_records = int(limits["queue.buffering.max.messages"]) // 2
+        self._room_bytes = int(limits["queue.buffering.max.kbytes"]) * 1024 // 2
+        self._held_bytes = 0
+        self._lock = threading.Lock()
         self._told = Producer(self._producer_options())
         # A callback per record costs more than sending it: this producer only reports failures.
         self._silent = Producer(
@@ -86,15 +91,27 @@ class KafkaBroker:
 
     def has_room(self) -> bool:
         """See Broker."""
-        return len(self._told) < QUEUE_RECORDS_MAX // 2
+        return len(self._told) < self._room_records and self._held_bytes < self._room_bytes
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count what waits in the producer with a callback; less when it is told."""
+        with self._lock:
+            self._held_bytes += size_bytes
 
     def send(self, record: Record, *, on_done: Acknowledged | None = None) -> None:
         """See Broker. Waits while the producer's queue is full."""
         producer = self._silent
         more: dict[str, Any] = {}
+        size_bytes = 0
         if on_done is not None:
             producer = self._told
-            more["on_delivery"] = _teller(on_done)
+            size_bytes = _size(record)
+
+            def told(error: KafkaError | None, message: Any) -> None:
+                self._hold(-size_bytes)
+                _teller(on_done)(error, message)
+
+            more["on_delivery"] = told
         if record.partition is not None:
             more["partition"] = record.partition
         deadline = 0.0
@@ -116,6 +133,7 @@ class KafkaBroker:
             except KafkaException as error:
                 raise BrokerUnavailable(f"Kafka refused a record: {error}") from error
             else:
+                self._hold(size_bytes)
                 return
 
     def flush(self) -> None:
@@ -213,6 +231,11 @@ class KafkaBroker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _size(record: Record) -> int:
+    parts = [record.key, record.value, *(value for _, value in record.headers)]
+    return sum(len(part) for part in parts if part)
 
 
 def _teller(on_done: Acknowledged) -> Callable[[KafkaError | None, Any], None]:

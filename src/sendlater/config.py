@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
@@ -20,13 +20,10 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from sendlater.errors import BadSettings
-from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
-
-if TYPE_CHECKING:
-    pass
 from sendlater.config_file import CONFIG_FILE_VARIABLE, FileSettings
 from sendlater.config_secrets import hide_secrets
+from sendlater.errors import BadSettings
+from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
 
 ENV_PREFIX = "SENDLATER_"
 
@@ -188,6 +185,8 @@ class Settings(BaseSettings):
     """Private key (PEM) for https."""
     http_payload_role: Literal["read", "write", "admin"] = "read"
     """Lowest role that may see payloads, keys and headers."""
+    http_topics: tuple[str, ...] = ()
+    """More topics whose records roles below admin may read."""
     http_badge: str = Field("", max_length=40)
     """Name of the environment, shown on every page: production, staging, ..."""
     undo_hours: int = Field(24, ge=0, le=24 * 30)

@@ -103,8 +103,8 @@ STALL_S_MAX = 20
 LINES_COUNT_MAX = 100_000
 """Most schedules in one NDJSON request."""
 CONNECTIONS_COUNT_MAX = 512
-"""Most HTTP connections at once: a further one takes the place of the one that has been idle for
-longest; if none is idle, it gets 503."""
+"""Most HTTP connections at once: a further one takes the place of the one whose client has been
+silent for longest; if none waits for its client, it gets 503."""
 BUCKETS_COUNT_MAX = 500
 """Most buckets of a histogram: each costs two O(log n) counts per shard."""
 BUCKET_SAMPLES = 8

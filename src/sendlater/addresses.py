@@ -10,9 +10,13 @@ TOKEN_FILE_VARIABLE = "SENDLATER_TOKEN_FILE"
 CA_FILE_VARIABLE = "SENDLATER_CA_FILE"
 """Environment: the file with the certificates (PEM) that a client over https trusts."""
 CLIENT_VARIABLES = (URL_VARIABLE, TOKEN_FILE_VARIABLE, CA_FILE_VARIABLE)
+THIS_MACHINE = "127.0.0.1"
+"""What `:port` means in every setting of ours: who means all interfaces says `0.0.0.0:port`."""
+LOOPBACK = (THIS_MACHINE, "localhost", "::1")
+"""Hosts that other machines cannot reach."""
 
 
-def host_and_port(text: str, *, setting: str, default: str) -> tuple[str, int]:
+def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tuple[str, int]:
     """Host, `default` where it is left out, and port. Raises BadSettings naming the setting."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:

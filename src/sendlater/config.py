@@ -184,6 +184,8 @@ class Settings(BaseSettings):
     """Private key (PEM) for https."""
     http_payload_role: Literal["read", "write", "admin"] = "read"
     """Lowest role that may see payloads, keys and headers."""
+    http_topics: tuple[str, ...] = ()
+    """More topics whose records roles below admin may read."""
     http_badge: str = Field("", max_length=40)
     """Name of the environment, shown on every page: production, staging, ..."""
     undo_hours: int = Field(24, ge=0, le=24 * 30)

@@ -1,6 +1,6 @@
 """Checks what an installation needs, and says how to fix what is missing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -8,11 +8,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from sendlater.config import Settings
-from sendlater.errors import BrokerUnavailable, SendlaterError
+from sendlater.errors import SendlaterError
 from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
 from sendlater.local.jars import cached
 from sendlater.local.java import find_java
-from sendlater.local.kafka_facts import broker_clock
+from sendlater.local.kafka_facts import broker_clock as read_clock
 from sendlater.local.kafka_server import admin
 from sendlater.local.redis_facts import RedisFacts, redis_facts
 from sendlater.local.redis_server import VERSION_MIN, embedded_url, find_redis
@@ -34,9 +34,12 @@ class Finding:
     mend: str = ""
 
 
-def checks(settings: Settings) -> Iterator[Finding]:
-    """Run all checks, one finding after another. Never raises: a failed check is a finding."""
-    looks = {"java": _java, "pyspark": _pyspark}
+def checks(settings: Settings, *, broker_clock: bool = False) -> Iterator[Finding]:
+    """Run all checks, one finding after another. Never raises: a failed check is a finding.
+
+    They change nothing, except that `broker_clock` creates a topic for a moment and deletes it.
+    """
+    looks: dict[str, Look] = {"java": _java, "pyspark": _pyspark}
     if settings.pending == "redis":
         looks["redis"] = _redis
     if settings.pending == "buckets":
@@ -45,6 +48,8 @@ def checks(settings: Settings) -> Iterator[Finding]:
         looks |= {"connector": _connector, "broker": _broker}
     else:
         yield Finding("broker", True, "topics on Redis Streams, for development")
+    if broker_clock and settings.on_kafka:
+        looks["clock of the broker"] = _broker_clock
     for name, look in looks.items():
         try:
             yield from look(settings)
@@ -54,7 +59,9 @@ def checks(settings: Settings) -> Iterator[Finding]:
             yield Finding(name, False, f"{type(error).__name__}: {error}", _MEND.get(name, ""))
 
 
+Look = Callable[[Settings], Iterator[Finding]]
 _MEND = {
+    "clock of the broker": "allow sendlater to create and delete topics sendlater-clock-*",
     "redis": "start it, or correct the setting redis",
     "broker": "start it, or correct the settings bootstrap_servers and kafka",
 }
@@ -173,17 +180,10 @@ def _broker(settings: Settings) -> Iterator[Finding]:
             yield Finding(f"topic {topic}", False, "missing", "create it, or set create_topics")
     if there:
         yield from _topic_settings(client, there, settings)
-    yield _broker_clock(settings)
 
 
-def _broker_clock(settings: Settings) -> Finding:
-    name, mend = "clock of the broker", "allow sendlater to create topics, for this check"
-    if not settings.create_topics:
-        return Finding(name, None, "not read: this needs a topic, and create_topics is off")
-    try:
-        return _clock("the broker", *broker_clock(settings.bootstrap_servers, settings.kafka))
-    except BrokerUnavailable as error:
-        return Finding(name, None, str(error), mend)
+def _broker_clock(settings: Settings) -> Iterator[Finding]:
+    yield _clock("the broker", *read_clock(settings.bootstrap_servers, settings.kafka))
 
 
 def _buckets(settings: Settings) -> Iterator[Finding]:

@@ -89,11 +89,22 @@ BULK_COUNT_MAX = 100_000
 BULK_IDS_MAX = 1_000
 """Most ids listed in a bulk change."""
 BODY_BYTES_MAX = 32 * 1024 * 1024
-"""Largest request body: limits memory, together with the number of connections."""
+"""Largest request body."""
+BODIES_BYTES_MAX = 256 * 1024 * 1024
+"""Largest sum of the bodies of requests that are being answered; further ones get 503."""
+OPEN_BODY_BYTES_MAX = 1_000
+"""Largest body on a path that needs no token, such as the sign-in."""
+HEAD_BYTES_MAX = 64 * 1024
+"""Largest request line with headers."""
+HEAD_S_MAX = 10
+"""Longest that a client may take to send them, or to begin after it has connected."""
+STALL_S_MAX = 20
+"""Longest that a client may neither send the body it has announced nor take its answer."""
 LINES_COUNT_MAX = 100_000
 """Most schedules in one NDJSON request."""
 CONNECTIONS_COUNT_MAX = 512
-"""Most HTTP connections at once; further ones get 503."""
+"""Most HTTP connections at once: a further one takes the place of the one whose client has been
+silent for longest; if none waits for its client, it gets 503."""
 BUCKETS_COUNT_MAX = 500
 """Most buckets of a histogram: each costs two O(log n) counts per shard."""
 BUCKET_SAMPLES = 8
@@ -109,6 +120,14 @@ FOLLOW_WAIT_S_MAX = 10
 """Longest that a request waits for the next record of a topic: it occupies a thread meanwhile."""
 FOLLOWERS_COUNT_MAX = 32
 """Most such requests at once: each has a thread, and on Kafka a consumer."""
+READERS_COUNT_MAX = 8
+"""Most requests at once that search a topic: each takes a core for up to half a second."""
+WAITING_COUNT_MAX = 32
+"""Most requests at once that may wait for intake: each has a thread for up to 30 s."""
+TURN_S_MAX = 10
+"""Longest that a request waits until one of these has ended; then it is refused (503)."""
+READY_S_MAX = 5
+"""Longest that /readyz waits for store and broker."""
 
 BUCKET_MARGIN_MS_MAX = 1_000
 """A record leaves its bucket this early: longer than a pass under load takes (0.5 s)."""

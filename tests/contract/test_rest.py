@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,10 +11,11 @@ import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
 
 from sendlater.brokers.redis import open_topics
-from sendlater.errors import StoreUnavailable
-from sendlater.limits import BODY_BYTES_MAX, BULK_IDS_MAX
+from sendlater.errors import BrokerUnavailable, StoreUnavailable
+from sendlater.limits import ANSWER_AWAITED_S, BODY_BYTES_MAX, BULK_IDS_MAX, WAITING_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.store import Batch
+from sendlater.store.idempotency import IdempotencyKeys
 
 HOUR_MS = 3_600_000
 
@@ -209,7 +212,7 @@ def test_lines_that_an_outage_refused_can_be_sent_again(api, pending, monkeypatc
         for n in range(2)
     )
     asked = {"content-type": "application/x-ndjson", "Idempotency-Key": "again"}
-    away = StoreUnavailable("it does not answer")
+    away, write = StoreUnavailable("it does not answer"), operations.write
 
     def post():
         return api.post("/v1/schedules", content=lines, headers=asked)
@@ -217,12 +220,122 @@ def test_lines_that_an_outage_refused_can_be_sent_again(api, pending, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(operations, "write", lambda _schedules: [away, away])
         refused(post(), 503, "does not answer")
-        patched.setattr(operations, "write", lambda _schedules: [None, away])
+        patched.setattr(operations, "write", lambda some: [*write(some[:1]), away])
         told = post().json()
         assert told["accepted"] == 1
         assert told["refused"] == [{"line": 2, "status": 503, "detail": "it does not answer"}]
     assert post().json()["accepted"] == 2
     assert pending.counts()["pending"] == 2
+
+
+def test_lines_sent_again_after_an_outage_in_the_middle_double_nothing(api, pending, monkeypatch):
+    """Their ids come from the key and the line, and what was accepted is not written again."""
+    operations, written = api.app.server_state.operations, []
+    body = b'{"topic": "t", "value": "v", "delay": 60}\n' * 3
+    asked = {"content-type": "application/x-ndjson", "Idempotency-Key": "again"}
+    write = operations.write
+
+    def failing(some):
+        written.append([one.id.decode() for one in some])
+        return [*write(some[:1]), *(StoreUnavailable("away") for _ in some[1:])]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(operations, "write", failing)
+        told = [api.post("/v1/schedules", content=body, headers=asked).json() for _ in range(3)]
+    assert [one["accepted"] for one in told] == [1, 2, 3]
+    assert [[one["line"] for one in each["refused"]] for each in told] == [[2, 3], [3], []]
+    first, second, third = told[-1]["ids"]
+    assert written == [[first, second, third], [second, third], [third]]
+    assert len({first, second, third}) == pending.counts()["pending"] == 3
+    assert pending.counts()["replaced"] == 0
+
+
+def test_a_key_outlives_a_crash_between_writing_and_answering(api, pending, monkeypatch):
+    """The second attempt writes the same schedule for the same time: it takes its own place."""
+    key = {"Idempotency-Key": "k1"}
+    body = {"topic": "t", "value": "v", "delay": "1h"}
+    with monkeypatch.context() as patched:
+        patched.setattr(IdempotencyKeys, "keep", lambda *_: None)
+        first = api.post("/v1/schedules", json=body, headers=key).json()
+    refused(api.post("/v1/schedules", json=body, headers=key), 409, "still running")
+    two_minutes_later(pending)
+    again = api.post("/v1/schedules", json=body, headers=key).json()
+    assert (again["id"], again["due_ms"]) == (first["id"], first["due_ms"])
+    assert pending.counts()["pending"] == 1
+    replayed = api.post("/v1/schedules", json=body, headers=key)
+    assert replayed.headers["idempotency-replayed"] == "true"
+
+
+def two_minutes_later(pending):
+    for name in pending.client.scan_iter(f"{pending.space}:*"):
+        if 0 < pending.client.ttl(name) <= ANSWER_AWAITED_S:
+            pending.client.delete(name)
+
+
+def test_a_shift_whose_answer_was_lost_in_a_crash_is_not_made_twice(api, pending, monkeypatch):
+    send(api, id="a", due_ms=FAR_MS)
+    asked = {"json": {"shift": "1h", "ids": ["a"]}, "headers": {"Idempotency-Key": "k1"}}
+    with monkeypatch.context() as patched:
+        patched.setattr(IdempotencyKeys, "keep", lambda *_: None)
+        assert api.post("/v1/schedules:reschedule", **asked).json()["changed"] == 1
+    two_minutes_later(pending)
+    told = refused(api.post("/v1/schedules:reschedule", **asked), 503, "an earlier attempt")
+    assert api.get("/v1/schedules/a").json()["due_ms"] == FAR_MS + HOUR_MS
+    assert told["audit_id"] == api.get("/v1/audit").json()["items"][0]["id"]
+
+
+def test_requests_that_wait_for_intake_hold_up_nobody_else(api, monkeypatch):
+    """They have threads of their own, and one that finds none of them free is told to come back."""
+    state = api.app.server_state
+    going_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def stands_still():
+        begun.release()
+        assert going_on.wait(60)
+
+    monkeypatch.setattr(state.operations, "catch_up", stands_still)
+    monkeypatch.setattr("sendlater.server.turns.TURN_S_MAX", 0.1)
+    script = re.search(r'"(/static/[^"]+)"', api.get("/").text)[1]
+    with ThreadPoolExecutor(100) as threads:
+        waiting = [threads.submit(api.delete, f"/v1/schedules/n{n}") for n in range(80)]
+        try:
+            for _ in range(WAITING_COUNT_MAX):
+                assert begun.acquire(timeout=30)
+            others = ("/", script, "/metrics", "/healthz", "/readyz", "/v1/stats")
+            asked = {path: threads.submit(api.get, path) for path in (*others, "/v1/records")}
+            for path, one in asked.items():
+                assert one.result(30).status_code == 200, path
+            late = [one.result(30) for one in waiting[WAITING_COUNT_MAX:]]
+        finally:
+            going_on.set()
+        refused(late[0], 503, "other requests wait for intake")
+        assert late[0].headers["retry-after"]
+        answers = [one.result(30).status_code for one in waiting]
+    assert (answers.count(200), answers.count(503)) == (WAITING_COUNT_MAX, 80 - WAITING_COUNT_MAX)
+
+
+def test_a_broker_that_says_nothing_holds_a_request_only_so_long(api, monkeypatch):
+    """It would otherwise wait as long as Kafka's own client does: five minutes."""
+    operations = api.app.server_state.operations
+    monkeypatch.setattr(operations, "ready", lambda: True)
+    monkeypatch.setattr(operations, "send", lambda _schedule, done: None)
+    monkeypatch.setattr("sendlater.server.state.ACK_S", 0.1)
+    body = {"topic": "t", "value": "v", "delay": 60}
+    refused(api.post("/v1/schedules", json=body), 503, "no acknowledgement within 0.1 s")
+
+
+def test_readiness_is_told_although_the_broker_says_nothing(api, monkeypatch):
+    """However many ask meanwhile, one thread looks."""
+    going_on, looks = threading.Event(), []
+    broker = api.app.server_state.broker
+    monkeypatch.setattr(broker, "ends", lambda _: looks.append(1) or going_on.wait(60))
+    monkeypatch.setattr("sendlater.server.routes.health.READY_S_MAX", 0.1)
+    try:
+        for _ in range(5):
+            refused(api.get("/readyz"), 503, "no answer of store and broker")
+        assert len(looks) == 1
+    finally:
+        going_on.set()
 
 
 def test_what_is_on_its_way_passes_the_same_filters(api, pending):
@@ -310,7 +423,7 @@ def test_a_bulk_change_is_counted_first_then_made_then_undone(api, pending):
 def test_a_spike_can_be_shifted_spread_and_put_back(api):
     for n in range(10):
         send(api, id=f"n{n}", due_ms=FAR_MS)
-    shifted = api.post("/v1/schedules:reschedule", json={"shift": "2h"}).json()
+    shifted = api.post("/v1/schedules:reschedule", json={"shift": "2h", "all": True}).json()
     assert shifted["answers"] == {"moved": 10}
     due = [one["due_ms"] for one in api.get("/v1/schedules").json()["items"]]
     assert due == [FAR_MS + 2 * HOUR_MS] * 10
@@ -341,10 +454,80 @@ def test_bulk_by_ids_and_bulk_refusals(api):
     got = api.post("/v1/schedules:deliver-now", json={"ids": ["a", "zz"]}).json()
     assert got["answers"] == {"unknown": 1, "moved": 1}
     both = {"ids": ["a"], "topic": "t"}
-    refused(api.post("/v1/schedules:cancel", json=both), 422, "either ids or a filter")
+    refused(api.post("/v1/schedules:cancel", json=both), 422, "expected one of ids")
     many = {"ids": ["a"] * (BULK_IDS_MAX + 1)}
     refused(api.post("/v1/schedules:cancel", json=many), 422, "at most")
     refused(api.post("/v1/schedules:reschedule", json={}), 422, "exactly one of shift")
+
+
+@pytest.mark.parametrize("deed", ["cancel", "deliver-now", "reschedule"])
+def test_an_empty_filter_selects_nothing_and_everything_must_be_meant(api, deed):
+    """A field left empty by mistake must not cancel or deliver all there is."""
+    for n in range(3):
+        send(api, id=f"n{n}", due_ms=FAR_MS)
+    path, more = f"/v1/schedules:{deed}", {"shift": "1h"} if deed == "reschedule" else {}
+    for empty in ({}, {"topic": ""}, {"id_prefix": None}, {"all": False}, {"dry_run": True}):
+        refused(api.post(path, json=more | empty), 422, '"all": true')
+    refused(api.post(path, json={**more, "all": True, "topic": "orders"}), 422, "expected one of")
+    assert {one["due_ms"] for one in api.get("/v1/schedules").json()["items"]} == {FAR_MS}
+    assert api.get("/v1/audit").json()["items"] == []
+    assert api.post(path, json={**more, "all": True}).json()["changed"] == 3
+    assert api.get("/v1/audit").json()["items"][0]["what"] == {**more, "all": True}
+
+
+def test_a_bulk_change_that_stops_in_the_middle_leaves_its_entry_and_its_undo(
+    api, pending, monkeypatch
+):
+    """Its entry is there before the first change, and a chunk can be undone from before it is
+    changed: this one fails after the store has changed it."""
+    for n in range(10):
+        send(api, id=f"n{n}", topic="t", due_ms=FAR_MS + n)
+    operations = api.app.server_state.operations
+    really, entries = operations.cancel_many, []
+
+    def fails(ids, before):
+        answers = really(ids, before)
+        entries.append(api.get("/v1/audit").json()["items"][0])
+        if len(entries) == 4:
+            raise BrokerUnavailable("the inbox is away")
+        return answers
+
+    monkeypatch.setattr("sendlater.server.bulk_changes.PARK_COUNT_MAX", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(operations, "cancel_many", fails)
+        asked = {"json": {"topic": "t"}, "headers": {"Idempotency-Key": "once"}}
+        stopped = api.post("/v1/schedules:cancel", **asked)
+        told = refused(stopped, 503, "stopped after 6 of 10")
+        again = api.post("/v1/schedules:cancel", **asked)
+    assert {(one["state"], one["can_undo"]) for one in entries} == {("begun", True)}
+    assert (again.status_code, again.json()) == (503, told), "a repeated one changes no more"
+    assert again.headers["idempotency-replayed"] == "true"
+    (entry,) = api.get("/v1/audit").json()["items"]
+    assert entry["id"] == told["audit_id"]
+    assert (entry["state"], entry["count"], entry["can_undo"]) == ("failed", 6, True)
+    assert pending.counts()["pending"] == 2
+
+    write = operations.write
+    with monkeypatch.context() as patched:
+        patched.setattr(operations, "write", lambda some: [*write(some[:1]), StoreUnavailable("")])
+        refused(api.post(f"/v1/audit/{entry['id']}:undo"), 503, "")
+    assert pending.counts()["pending"] == 3
+    assert api.post(f"/v1/audit/{entry['id']}:undo").json()["answers"] == {"restored": 7}
+    assert ids(api.get("/v1/schedules")) == [f"n{n}" for n in range(10)]
+    last, first, bulk = api.get("/v1/audit").json()["items"]
+    assert [(one["state"], one["count"]) for one in (last, first)] == [("done", 7), ("failed", 1)]
+    assert not bulk["can_undo"]
+
+
+def test_an_undo_does_not_schedule_again_what_was_being_delivered(api, pending):
+    for n in range(3):
+        send(api, id=f"n{n}", due_ms=FAR_MS + n)
+    found = [pending.get(b"n%d" % n) for n in range(3)]
+    api.app.server_state.operations.admin.all = lambda *_, **__: iter(found)
+    pending.cancel(b"n1")
+    done = api.post("/v1/schedules:cancel", json={"id_prefix": "n"}).json()
+    assert done["answers"] == {"cancelled": 2, "unknown": 1}
+    assert api.post(f"/v1/audit/{done['audit_id']}:undo").json()["answers"] == {"restored": 2}
 
 
 def test_a_single_change_is_audited_and_can_be_undone(api):
@@ -446,6 +629,18 @@ def test_the_versions_and_the_deliveries_of_one_are_found(api, redis_url, space)
     assert api.get("/v1/records", params=late).json()["items"] == []
     refused(api.get("/v1/records", params={"id": "k1"}), 422, "expected one of search, key")
     refused(api.get("/v1/records", params={**asked, "key": "k1"}), 422, "expected one of")
+
+
+def test_the_versions_of_an_id_that_is_no_text_are_those_of_nobody_else(api, redis_url, space):
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        for key in (b"\xff", b"\xfe", "\ufffd".encode(), b"a b+c", b""):
+            named = [("sendlater-id", key)]
+            topics.produce(Record(topic="schedules", key=key, value=b"of " + key, headers=named))
+    asked = {"%FF": b"\xff", "%EF%BF%BD": "\ufffd".encode(), "a+b%2Bc": b"a b+c"}
+    for name, key in asked.items():
+        for query in (f"key={name}", f"id={name}&since_ms=0"):
+            items = api.get(f"/v1/records?topic=schedules&{query}").json()["items"]
+            assert [one["value_bytes"] for one in items] == [len(b"of " + key)], query
 
 
 def test_a_topic_is_followed_call_by_call(api, redis_url, space):

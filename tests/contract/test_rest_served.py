@@ -14,15 +14,18 @@ import pytest
 from rest_calls import refused, send, settings_for
 from servers import COMMAND, tool, wait_until
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from sendlater.bench.rest import rest as load_rest
 from sendlater.brokers.redis import open_topics
 from sendlater.config import Settings
 from sendlater.errors import BadSettings, Unavailable
-from sendlater.model import Record
+from sendlater.model import Record, Target
 from sendlater.server.app import make_app
 from sendlater.server.auth import COOKIE, SESSION_S, new_token
 from sendlater.server.process import HttpProcess
+from sendlater.server.topic_records import Records
+from sendlater.store import Admin, Pending
 
 # --- who may what ---------------------------------------------------------------------------------
 
@@ -77,6 +80,48 @@ def test_a_token_is_let_in_and_shut_out_by_its_line_alone(guarded):
     refused(client.get("/v1/stats", headers=headers), 401, "known token")
 
 
+def test_a_wrong_line_locks_nobody_out(guarded):
+    """The tokens read last stay valid until the file is right again, and the log says so."""
+    client, tokens, file = guarded
+    headers = {"Authorization": f"Bearer {tokens['read']}"}
+    right = file.read_text()
+    for wrong in (right + "\nann raed 1234", "\udcff", None):
+        if wrong is None:
+            file.unlink()
+        else:
+            file.write_text(wrong, errors="surrogateescape")
+        with capture_logs() as logs:
+            assert client.get("/v1/stats", headers=headers).status_code == 200, wrong
+        assert [log["event"] for log in logs] == ["the tokens read last stay valid"], wrong
+        refused(client.get("/v1/stats"), 401, "known token")
+    token, line = new_token("new", "read")
+    file.write_text(line)
+    refused(client.get("/v1/stats", headers=headers), 401, "known token")
+    new = {"Authorization": f"Bearer {token}"}
+    assert client.get("/v1/stats", headers=new).status_code == 200
+
+
+def test_a_cookie_of_another_local_program_ends_no_session(guarded):
+    """Browsers send a cookie to every port of a host, and two of one name if their paths differ."""
+    client, tokens, _ = guarded
+
+    def signed_in(port):
+        host = {"Host": f"localhost:{port}"}
+        asked = {"data": {"token": tokens["read"]}, "follow_redirects": False}
+        told = client.post("/sign-in", headers=host, **asked).headers["set-cookie"]
+        client.cookies.clear()
+        return told.partition(";")[0]
+
+    ours, others = signed_in(8080), signed_in(8081)
+    assert ours.partition("=")[0] != others.partition("=")[0]
+    foreign = ours.partition("=")[0] + "=of-another-program"
+    for cookies in (f"{ours}; {foreign}", f"{foreign}; {ours}", f"{others}; {ours}"):
+        headers = {"Host": "localhost:8080", "Cookie": cookies}
+        assert client.get("/v1/stats", headers=headers).status_code == 200, cookies
+    headers = {"Host": "localhost:8080", "Cookie": foreign}
+    assert client.get("/v1/stats", headers=headers).status_code == 401
+
+
 def test_a_session_ends_with_its_time_its_token_or_a_changed_letter(guarded, monkeypatch):
     client, tokens, file = guarded
     signed = client.post("/sign-in", data={"token": tokens["read"]}, follow_redirects=False)
@@ -114,6 +159,31 @@ def test_payloads_are_shown_from_a_role_on(guarded):
     for path in ("/v1/schedules/a", "/v1/schedules"):
         assert "secret" not in client.get(path, headers=reader).text
     refused(client.get("/v1/records?search=s", headers=reader), 403, "shown payloads")
+
+
+def test_records_of_other_topics_of_the_cluster_are_for_admins(guarded, redis_url, space):
+    """Our service can usually read every topic; a token that may only read must not."""
+    client, tokens, _ = guarded
+    topics_ours = ["schedules", "rejected", "dead-letters", "a-target"]
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        for name in (*topics_ours, "payroll"):
+            topics.create(name, 1)
+            topics.produce(Record(topic=name, value=b"v"))
+    pending = Pending.open(redis_url, space=space, shards=2)
+    pending.shards[1].mark("targets", {"a-target": str(Target(100, 1))})
+
+    def status(role, path, topic):
+        headers = {"Authorization": f"Bearer {tokens[role]}"}
+        return client.get(f"{path}topic={topic}", headers=headers).status_code
+
+    for path in ("/v1/records?", "/v1/records:follow?from_start=true&"):
+        for role in ("read", "write", "admin"):
+            assert {status(role, path, topic) for topic in topics_ours} == {200}
+        assert status("read", path, "payroll") == status("write", path, "payroll") == 403
+        assert status("admin", path, "payroll") == 200
+        assert status("read", path, "not-there") == 403, "not even whether it exists"
+    settings = settings_for(redis_url, space, http_topics=("payroll",))
+    assert Records(settings, Admin(pending), redis_url=redis_url).is_ours("payroll")
 
 
 @pytest.mark.parametrize(

@@ -384,8 +384,11 @@ def test_a_record_can_be_retried_as_the_how_to_shows(here, example):
     assert failed.timestamp()[1] <= sent_ms <= again.timestamp()[1] - 5_000
 
 
-def test_the_doctor_finds_it_well(here):
-    findings = here.cli("doctor")
+def test_the_doctor_finds_it_well_and_makes_a_topic_only_if_asked(here):
+    quiet = {f["check"] for f in here.cli("doctor")}
+    assert "broker" in quiet
+    assert "clock of the broker" not in quiet, "this check makes a topic"
+    findings = here.cli("doctor", "--broker-clock")
 
     assert [f for f in findings if f["result"] == "fail"] == []
     names = {f["check"] for f in findings}

@@ -66,6 +66,8 @@ def test_documented_defaults_are_the_defaults() -> None:
         default = Settings.model_fields[name].default
         if name == "inboxes":
             default = [inbox.model_dump() for inbox in default]
+        elif isinstance(default, tuple):
+            default = list(default)
         elif name == "redis":
             default = default.get_secret_value()
         if json.loads(row[1].strip("`")) != default:

@@ -1,13 +1,18 @@
 """The environment of an etf1 scheduler, as settings."""
 
 import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from sendlater.clock import FixedClock
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.etf1.environment import etf1_flags
 from sendlater.etf1.events import Events
+from sendlater.etf1.http import Etf1Server
 from sendlater.etf1.mini import Mini
+from sendlater.server.app import address_of
+from sendlater.service.metrics import MetricsServer
 
 
 def test_an_empty_environment_means_their_defaults():
@@ -82,6 +87,28 @@ def test_an_unknown_key_in_the_file_is_refused(tmp_path, text):
 def test_their_log_settings_are_ours():
     settings = Settings(**etf1_flags({"LOG_LEVEL": "WARN", "GRAYLOG_SERVER": "logs:12201"}))
     assert (settings.log_level, settings.graylog) == ("warning", "logs:12201")
+
+
+def test_who_can_be_reached_from_elsewhere_is_told_that_all_payloads_can_be_read():
+    """etf1's interface knows no authentication, and by default listens on all interfaces."""
+
+    def said(address):
+        with capture_logs() as logs:
+            environment = {"SERVER_ADDR": address, "METRICS_ADDR": "127.0.0.1:0"}
+            Etf1Server(Settings(), Mini(), environment=environment).close()
+        return [log["event"] for log in logs]
+
+    (warning,) = said(":0")
+    assert "can read all payloads" in warning
+    assert said("127.0.0.1:0") == said("[::1]:0") == []
+
+
+def test_an_address_without_a_host_means_the_same_in_every_setting_of_ours():
+    """And what other machines can reach is written out."""
+    server = MetricsServer(":0", CollectorRegistry())
+    metrics_host = server._server.server_address[0]
+    server.close()
+    assert metrics_host == address_of(Settings(http_addr=":0"))[0] == "127.0.0.1"
 
 
 def test_three_schedules_without_a_kafka_renew_themselves():

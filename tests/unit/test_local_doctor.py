@@ -101,6 +101,19 @@ def test_a_service_tells_at_its_start_what_only_the_doctor_would(monkeypatch):
     assert "noeviction" in told["redis eviction"]
 
 
+def test_the_doctor_changes_nothing_unasked(tmp_path, monkeypatch):
+    """Kafka's clock is read from a record, so it takes a topic of its own."""
+    asked = []
+    monkeypatch.setattr(doctor, "_broker", lambda _: iter(()))
+    monkeypatch.setattr(doctor, "read_clock", lambda *at: asked.append(at) or (3.0, 0.5))
+    ours = settings(tmp_path, redis="redis://127.0.0.1:1", bootstrap_servers="k:1")
+
+    assert "clock of the broker" not in by_name(checks(ours))
+    assert asked == []
+    assert by_name(checks(ours, broker_clock=True))["clock of the broker"].ok
+    assert asked == [("k:1", {})]
+
+
 def test_a_clock_is_not_blamed_for_a_slow_network(tmp_path, monkeypatch):
     slow = facts(ahead_ms=150.0, ahead_error_ms=80.0)
     monkeypatch.setattr(doctor, "redis_facts", lambda _: slow)

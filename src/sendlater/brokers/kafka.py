@@ -57,6 +57,9 @@ class KafkaBroker:
         self._admin = AdminClient(self._options)
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
+        limits = self._producer_options()
+        self._room_records = int(limits["queue.buffering.max.messages"]) // 2
+        self._room_bytes = int(limits["queue.buffering.max.kbytes"]) * 1_024 // 2
         self._open_bytes = 0
         """Payload of records whose `on_done` is still to be called."""
         self._lock = threading.Lock()
@@ -92,10 +95,7 @@ class KafkaBroker:
 
     def has_room(self) -> bool:
         """See Broker."""
-        return (
-            len(self._told) < QUEUE_RECORDS_MAX // 2
-            and self._open_bytes < QUEUE_KIB_MAX * 1_024 // 2
-        )
+        return len(self._told) < self._room_records and self._open_bytes < self._room_bytes
 
     def send(
         self, record: Record, *, on_done: Acknowledged | None = None, on_error: Failed | None = None
@@ -105,7 +105,7 @@ class KafkaBroker:
             told = {} if on_error is None else {"on_delivery": _error_teller(on_error)}
             self._produce(self._silent, record, told)
             return
-        size = len(record.value or b"")
+        size = _size(record)
         self._count(size)
         try:
             self._produce(self._told, record, {"on_delivery": self._teller(on_done, size)})
@@ -139,6 +139,7 @@ class KafkaBroker:
             except KafkaException as error:
                 raise _why(error.args[0]) from error
             else:
+                self._hold(size_bytes)
                 return
 
     def _teller(self, on_done: Acknowledged, size: int) -> Callable[[KafkaError | None, Any], None]:
@@ -251,6 +252,11 @@ class KafkaBroker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _size(record: Record) -> int:
+    parts = [record.key, record.value, *(value for _, value in record.headers)]
+    return sum(len(part) for part in parts if part)
 
 
 def _error_teller(on_error: Failed) -> Callable[[KafkaError | None, Any], None]:

@@ -1,6 +1,9 @@
 """The command that checks an installation."""
 
 import json
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from sendlater.cli.connection import (
     FAILED,
@@ -14,12 +17,21 @@ from sendlater.cli.connection import (
 
 
 @app.command
-def doctor(*, json_: Json = False, connection: Connection = HERE) -> int:
-    """Check what an installation needs, and say how to fix what is missing."""
+def doctor(
+    *,
+    broker_clock: Annotated[bool, Parameter(negative="")] = False,
+    json_: Json = False,
+    connection: Connection = HERE,
+) -> int:
+    """Check what an installation needs, and say how to fix what is missing.
+
+    Args:
+        broker_clock: Compare Kafka's clock too: creates a topic for a moment and deletes it.
+    """
     from sendlater.doctor import checks
 
     worst = OK
-    for finding in checks(connection.settings()):
+    for finding in checks(connection.settings(), broker_clock=broker_clock):
         mark = {True: "ok", None: "warn", False: "FAIL"}[finding.ok]
         worst = FAILED if finding.ok is False else worst
         if json_:

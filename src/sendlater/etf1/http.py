@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
-from sendlater.addresses import host_and_port
+from sendlater.addresses import LOOPBACK, host_and_port
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.etf1.events import Events
@@ -25,11 +25,19 @@ from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Schedule
 from sendlater.store import Pending
 
+EVERYWHERE = "0.0.0.0"
+"""What an address without a host means to etf1's scheduler: all interfaces."""
+SILENCE_S_MAX = 30.0
+"""A connection that sends or takes nothing for this long is closed: each one has a thread."""
+
 _log = structlog.get_logger()
 
 
 class Etf1Server:
-    """`/info`, `/schedules` and `/liveness` on SERVER_ADDR, `/metrics` on METRICS_ADDR."""
+    """`/info`, `/schedules` and `/liveness` on SERVER_ADDR, `/metrics` on METRICS_ADDR.
+
+    As etf1's interface knows no authentication, whoever reaches SERVER_ADDR reads every payload.
+    """
 
     def __init__(
         self, settings: Settings, pending: "Pending | Mini", *, environment: Mapping[str, str]
@@ -44,14 +52,22 @@ class Etf1Server:
             (self._serve_metrics, "METRICS_ADDR", environment.get("METRICS_ADDR", ":8001")),
         ):
             try:
-                host, port = host_and_port(told, setting=setting, default="0.0.0.0")
+                host, port = host_and_port(told, setting=setting, default=EVERYWHERE)
                 self._servers.append(start(host, port))
             except OSError as error:
                 _log.error("cannot serve", address=told, cause=str(error))
 
     def _serve(self, host: str, port: int) -> ThreadingHTTPServer:
+        if host not in LOOPBACK:
+            _log.warning(
+                "everybody who reaches this address can read all payloads: "
+                "SERVER_ADDR=127.0.0.1:8000 keeps it to this machine",
+                address=f"{host}:{port}",
+            )
         handler = type("Handler", (_Handler,), {"server_of": self})
-        http = ThreadingHTTPServer((host, port), handler)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        kind = type("Server", (ThreadingHTTPServer,), {"address_family": family})
+        http: ThreadingHTTPServer = kind((host, port), handler)
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, name="etf1", daemon=True).start()
         return http
@@ -120,6 +136,7 @@ def _as_etf1(schedule: Schedule) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     server_of: Etf1Server
     protocol_version = "HTTP/1.1"
+    timeout = SILENCE_S_MAX
 
     def do_GET(self) -> None:
         server = self.server_of

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sendlater import __version__
-from sendlater.addresses import host_and_port
+from sendlater.addresses import LOOPBACK, host_and_port
 from sendlater.config import Settings
-from sendlater.errors import BadSettings
-from sendlater.limits import BODY_BYTES_MAX
+from sendlater.errors import BadSettings, Unavailable
+from sendlater.limits import BODIES_BYTES_MAX, BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
 from sendlater.server import problems
-from sendlater.server.auth import LOOPBACK, Gate
+from sendlater.server.auth import OPEN_PATHS, Gate
 from sendlater.server.openapi import describe
 from sendlater.server.page import assets, reference
 from sendlater.server.page import routes as page
@@ -35,7 +35,7 @@ SHORT_CUT = ("http", "POST", "/v1/schedules")
 def address_of(settings: Settings) -> tuple[str, int]:
     """Host and port of http_addr. Raises BadSettings, also if other machines can reach it and there
     are no tokens."""
-    host, port = host_and_port(settings.http_addr, setting="http_addr", default=LOOPBACK[0])
+    host, port = host_and_port(settings.http_addr, setting="http_addr")
     if host not in LOOPBACK and settings.http_tokens is None:
         raise BadSettings(
             f"http_addr: {host} can be reached from other machines: expected http_tokens too "
@@ -103,19 +103,23 @@ class Headers:
 
 
 class Bounded:
-    """Refuses request bodies larger than BODY_BYTES_MAX, by Content-Length or by actual size."""
+    """Refuses request bodies that are too large, by Content-Length or by actual size, and those for
+    which there is no memory now."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self.held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        is_open = scope["path"].startswith(OPEN_PATHS)
+        bytes_max = OPEN_BODY_BYTES_MAX if is_open else BODY_BYTES_MAX
         declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
-        too_large = Problem(413, f"expected a body of at most {BODY_BYTES_MAX} bytes")
-        if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+        too_large = Problem(413, f"expected a body of at most {bytes_max} bytes")
+        if declared.isdigit() and int(declared[:20]) > bytes_max:
             await problem_response(too_large)(scope, receive, send)
             return
         count = 0
@@ -123,12 +127,19 @@ class Bounded:
         async def receiving() -> Message:
             nonlocal count
             message: Any = await receive()
-            count += len(message.get("body", b""))
-            if count > BODY_BYTES_MAX:
+            size = len(message.get("body", b""))
+            count += size
+            self.held_bytes += size
+            if count > bytes_max:
                 raise too_large
+            if self.held_bytes > BODIES_BYTES_MAX:
+                raise Unavailable("the bodies of other requests fill the memory: try again")
             return message  # type: ignore[no-any-return]
 
-        await self.app(scope, receiving, send)
+        try:
+            await self.app(scope, receiving, send)
+        finally:
+            self.held_bytes -= count
 
 
 class ShortCut:

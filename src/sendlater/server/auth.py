@@ -7,27 +7,29 @@ token in hexadecimal. A token is 32 random bytes, so a fast digest is enough to 
 import hashlib
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import structlog
 from itsdangerous import BadSignature, TimestampSigner
-from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sendlater.addresses import LOOPBACK
 from sendlater.errors import BadSettings
 from sendlater.server.problems import Problem, problem_response
 
 COOKIE = "sendlater-session"
 SESSION_S = 12 * 3_600
 """How long a sign-in lasts."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = ("/healthz", "/readyz", "/sign-in", "/sign-out", "/static/")
 """Paths that need no token."""
 TOKEN_BYTES = 32
+_log = structlog.get_logger()
 _LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64})\s+(read|write|admin)\s+([0-9a-f]{64})")
 
 
@@ -62,7 +64,8 @@ def new_token(name: str, role: str) -> tuple[str, str]:
 
 
 class Tokens:
-    """The tokens file; it is read again when it changes."""
+    """The tokens file; it is read again when it changes. While it cannot be read, or a line of it
+    is wrong, the tokens read last stay valid, and the log says so."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises BadSettings when it cannot be read."""
@@ -102,11 +105,10 @@ class Tokens:
         if self._path is None:
             return
         try:
-            changed = self._path.stat().st_mtime_ns != self._stamp
-        except OSError:
-            return  # keep the tokens read last
-        if changed:
-            self._read(self._path)
+            if self._path.stat().st_mtime_ns != self._stamp:
+                self._read(self._path)
+        except (OSError, BadSettings) as error:
+            _log.error("the tokens read last stay valid", cause=str(error))
 
     def _read(self, path: Path) -> None:
         known = {}
@@ -122,7 +124,7 @@ class Tokens:
                         f"http_tokens: {path} line {number}: expected name, role (read, write, "
                         "admin) and a SHA-256"
                     )
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise BadSettings(f"http_tokens: cannot read {path}: {error}") from error
         self._known, self._stamp = known, stamp
 
@@ -165,8 +167,9 @@ class Gate:
         found = None
         if kind.lower() == "bearer":
             found = self.tokens.find(token.strip())
-        elif cookie := HTTPConnection(scope).cookies.get(COOKIE):
-            found = self.tokens.of_session(cookie)
+        else:
+            sessions = (self.tokens.of_session(one) for one in _sessions(scope))
+            found = next(filter(None, sessions), None)
         if found is None and not scope["path"].startswith(OPEN_PATHS):
             raise Problem(
                 401,
@@ -200,6 +203,26 @@ def _require_same_site(who: Identity | None, headers: dict[bytes, str]) -> None:
         same = origin is None or origin.partition("://")[2] == headers.get(b"host", "")
     if not same:
         raise Problem(403, f"expected a request from our own page, got one from {origin or site}")
+
+
+def cookie_name(scope: Any) -> str:
+    """The name of the session's cookie. Browsers send a cookie to every port of its host: another
+    installation on this machine must not overwrite ours, so the port they see is in the name."""
+    host = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"host"), "")
+    port = host.rpartition("]")[2].rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
+
+
+def _sessions(scope: Any) -> Iterator[str]:
+    """Every value of the session's cookie: another program on this host, or a page of a parent
+    domain, can have set one with the same name, and browsers send both."""
+    name = cookie_name(scope)
+    for header, value in scope["headers"]:
+        if header == b"cookie":
+            for pair in value.decode("latin-1").split(";"):
+                found, equals, content = pair.partition("=")
+                if equals and found.strip() == name:
+                    yield content.strip().strip('"')
 
 
 def _host(host: str) -> str:

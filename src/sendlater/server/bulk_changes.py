@@ -1,24 +1,32 @@
 """Changes of many schedules at once, the audit trail, and undo."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import structlog
 from ulid import ULID
 
 from sendlater.clock import Clock
-from sendlater.errors import BadRequest
+from sendlater.errors import BadRequest, Unavailable
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX
 from sendlater.model import Schedule, State
 from sendlater.operations.schedules import Changed, Operations
-from sendlater.server.problems import Problem
+from sendlater.server.problems import PartlyDone, Problem
+from sendlater.server.topic_records import REDRIVEN
 from sendlater.store import Answer, Filter, Move
 from sendlater.store.audit import AuditTrail, Entry, Undo
 from sendlater.store.codec import pack, unpack
 
 HOUR_MS = 3_600_000
+RESTORED = "restored"
+CHANGES = (Answer.CANCELLED.value, Answer.MOVED.value, RESTORED, REDRIVEN)
+"""Answers that count as a change in the audit trail."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,11 @@ class Plan:
 
 
 class Bulk:
-    """Makes bulk changes in chunks, so that each blocks the store only briefly."""
+    """Makes bulk changes in chunks, so that each blocks the store only briefly.
+
+    The audit trail has each of them from before its first change, and each chunk can be undone from
+    before it is changed: whenever this stops, what was changed is known.
+    """
 
     def __init__(
         self, operations: Operations, audit: AuditTrail, *, clock: Clock, undo_hours: int
@@ -60,9 +72,17 @@ class Bulk:
         self._undo_ms = undo_hours * HOUR_MS
 
     def run(
-        self, who: str, plan: Plan, wanted: Filter | Sequence[bytes], *, what: Any, dry_run: bool
+        self,
+        who: str,
+        plan: Plan,
+        wanted: Filter | Sequence[bytes],
+        *,
+        what: Any,
+        dry_run: bool,
+        audit_id: str,
     ) -> dict[str, Any]:
-        """Count, or change and return the result. Raises Problem 422 for too many schedules."""
+        """Count, or change and return the result. Raises Problem 422 for too many schedules, and
+        PartlyDone if it stops in the middle, or if an earlier attempt with this audit_id did."""
         self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
@@ -72,10 +92,15 @@ class Bulk:
         if dry_run:
             return _result(len(found) + missing, Counter(), dry_run=True, audit_id=None)
         self._check_due(plan, found)
-        entry = self._entry(who, plan.action, what)
-        answers = self._change(entry, plan, found)
-        changed = answers[Answer.CANCELLED] + answers[Answer.MOVED]
-        self._audit.write(replace(entry, count=changed))
+        if self._audit.can_undo(audit_id):
+            raise PartlyDone("an earlier attempt has made some or all changes", audit_id=audit_id)
+        entry = replace(self._entry(who, plan.action, what), id=audit_id)
+        with self._recorded(entry) as answers:
+            try:
+                self._change(entry, plan, found, answers)
+            except Unavailable as error:
+                told = f"stopped after {_changed(answers)} of {len(found)}: {error}"
+                raise PartlyDone(told, audit_id=audit_id) from error
         if missing:
             answers[Answer.UNKNOWN.value] += missing
         return _result(len(found) + missing, answers, dry_run=False, audit_id=entry.id)
@@ -89,15 +114,16 @@ class Bulk:
         elif plan.action == "spread" and found:
             self._operations.check_due(found[0].due_ms + plan.by_ms)
 
-    def _change(self, entry: Entry, plan: Plan, found: Sequence[Schedule]) -> Counter[str]:
-        """Change schedules in due order, some at a time; the answers, counted."""
-        answers: Counter[str] = Counter()
+    def _change(
+        self, entry: Entry, plan: Plan, found: Sequence[Schedule], answers: Counter[str]
+    ) -> None:
+        """Change schedules in due order, some at a time, and count the answers."""
         now_ms = self._clock.now_ms()
         first_ms = found[0].due_ms if found else 0
         ranked = enumerate(found)
         while chunk := list(islice(ranked, PARK_COUNT_MAX)):
             if plan.action == "cancel":
-                answers += self._cancel(entry, [one for _, one in chunk])
+                answers.update(self._cancel(entry, [one for _, one in chunk]))
             else:
                 moves = [
                     (
@@ -106,8 +132,7 @@ class Bulk:
                     )
                     for n, one in chunk
                 ]
-                answers += self._move(entry, moves, copied=plan.action != "deliver-now")
-        return answers
+                answers.update(self._move(entry, moves, copied=plan.action != "deliver-now"))
 
     def _find(self, wanted: Filter | Sequence[bytes]) -> tuple[list[Schedule], int]:
         """The selected schedules in due order, and how many ids were not found."""
@@ -134,27 +159,24 @@ class Bulk:
             )
 
     def _cancel(self, entry: Entry, chunk: list[Schedule]) -> Counter[str]:
-        answers = self._operations.cancel_many([(one.id, one.version) for one in chunk], chunk)
-        undos = [
-            Undo(one.id, one.due_ms, packed=pack(one))
-            for one, answer in zip(chunk, answers, strict=True)
-            if answer is Answer.CANCELLED
-        ]
+        undos = [Undo(one.id, one.due_ms, packed=pack(one)) for one in chunk]
         self._keep(entry, undos)
+        answers = self._operations.cancel_many([(one.id, one.version) for one in chunk], chunk)
+        if any(answer is not Answer.CANCELLED for answer in answers):
+            # What was being delivered must not be scheduled again by an undo.
+            pairs = zip(undos, answers, strict=True)
+            made = [undo for undo, answer in pairs if answer is Answer.CANCELLED]
+            self._keep(entry, made, instead=True)
         return Counter(answer.value for answer in answers)
 
     def _move(
         self, entry: Entry, moves: list[tuple[Schedule, int]], *, copied: bool
     ) -> Counter[str]:
+        # An undo moves only what stands where the change put it, so it can be kept for all.
+        self._keep(entry, [Undo(one.id, one.due_ms, moved_to_ms=to_ms) for one, to_ms in moves])
         got = self._operations.move_many(
             [Move(one.id, due_ms, one.version) for one, due_ms in moves], copied=copied
         )
-        undos = [
-            Undo(one.id, one.due_ms, moved_to_ms=after.due_ms)
-            for (one, _), (_, after) in zip(moves, got, strict=True)
-            if after is not None
-        ]
-        self._keep(entry, undos)
         return Counter(answer.value for answer, _ in got)
 
     def note_one(self, who: str, action: str, changed: Changed) -> None:
@@ -168,10 +190,26 @@ class Bulk:
         self._keep(entry, [Undo(before.id, before.due_ms, moved_to_ms, packed)])
         self._audit.write(entry)
 
-    def note(self, who: str, action: str, what: Any, *, count: int) -> None:
-        """Add an action that cannot be undone to the audit trail."""
-        entry = self._entry(who, action, what)
-        self._audit.write(replace(entry, count=count, undo_until_ms=0))
+    @contextmanager
+    def lasting(self, who: str, action: str, what: Any) -> Iterator[Counter[str]]:
+        """An action that cannot be undone: what happens inside is in the audit trail from its
+        beginning, and is completed at its end with the answers counted here."""
+        with self._recorded(replace(self._entry(who, action, what), undo_until_ms=0)) as answers:
+            yield answers
+
+    @contextmanager
+    def _recorded(self, entry: Entry) -> Iterator[Counter[str]]:
+        begun, state, answers = replace(entry, state="begun"), "failed", Counter[str]()
+        self._audit.write(begun)
+        try:
+            yield answers
+            state = "done"
+        finally:
+            try:
+                ended = replace(entry, count=_changed(answers), state=state)
+                self._audit.complete(begun, ended)
+            except Unavailable as error:  # what was changed stays changed: answer that
+                _log.warning("an audit entry stays open", id=entry.id, cause=str(error))
 
     def _entry(self, who: str, action: str, what: Any) -> Entry:
         now_ms = self._clock.now_ms()
@@ -180,9 +218,9 @@ class Bulk:
             id=str(ULID()), at_ms=now_ms, who=who, action=action, what=what, undo_until_ms=until_ms
         )
 
-    def _keep(self, entry: Entry, undos: list[Undo]) -> None:
-        if entry.undo_until_ms and undos:
-            self._audit.keep(entry.id, undos, for_s=self._undo_ms // 1_000)
+    def _keep(self, entry: Entry, undos: list[Undo], *, instead: bool = False) -> None:
+        if entry.undo_until_ms and (undos or instead):
+            self._audit.keep(entry.id, undos, for_s=self._undo_ms // 1_000, instead=instead)
 
     # --- undoing --------------------------------------------------------------------------------
 
@@ -192,51 +230,61 @@ class Bulk:
         A due time that has passed means now. Raises Problem 404 if nothing can be undone.
         """
         self._operations.catch_up()
-        answers: Counter[str] = Counter()
-        matched = 0
-        for chunk in self._audit.take(entry_id):
-            matched += len(chunk)
-            answers += self._restore([u for u in chunk if u.packed is not None])
-            answers += self._move_back([u for u in chunk if u.packed is None])
-        if not matched:
+        if not self._audit.can_undo(entry_id):
             raise Problem(
                 404, "nothing to undo: it cannot be undone, has expired, or is undone already"
             )
-        changed = answers["restored"] + answers[Answer.MOVED]
-        entry = replace(self._entry(who, "undo", {"of": entry_id}), count=changed, undo_until_ms=0)
-        self._audit.write(entry)
-        return {
-            "matched": matched,
-            "changed": changed,
-            "answers": dict(answers),
-            "dry_run": False,
-            "audit_id": entry.id,
-        }
+        matched = 0
+        entry = replace(self._entry(who, "undo", {"of": entry_id}), undo_until_ms=0)
+        with self._recorded(entry) as answers:
+            for chunk in self._audit.take(entry_id):
+                matched += len(chunk)
+                left = {undo.id: undo for undo in chunk}
+                try:
+                    self._restore(left, answers)
+                    self._move_back(left, answers)
+                finally:
+                    if left:
+                        self._audit.keep(entry_id, [*left.values()], for_s=self._undo_ms // 1_000)
+        return _result(matched, answers, dry_run=False, audit_id=entry.id)
 
-    def _restore(self, undos: list[Undo]) -> Counter[str]:
-        """Schedule again what was cancelled, unless the id is in use again."""
-        now_ms, again, answers = self._clock.now_ms(), [], Counter[str]()
-        there = self._operations.admin.get_many([undo.id for undo in undos])
-        for undo, stands in zip(undos, there, strict=True):
+    def _restore(self, left: dict[bytes, Undo], answers: Counter[str]) -> None:
+        """Schedule again what was cancelled, unless the id is in use again. Takes what is dealt
+        with out of `left`; raises Unavailable if some of it could not be written."""
+        now_ms, again = self._clock.now_ms(), []
+        for undo, stands in self._there(u for u in left.values() if u.packed is not None):
             assert undo.packed is not None
             if stands is not None:
                 answers["replaced"] += 1
+                del left[undo.id]
                 continue
             due_ms = max(now_ms, undo.due_ms)
             again.append(unpack(undo.id, b"\xcf" + due_ms.to_bytes(8, "big") + undo.packed))
-        for error in self._operations.write(again):
-            answers["restored" if error is None else "failed"] += 1
-        return answers
+        failed = None
+        for schedule, error in zip(again, self._operations.write(again), strict=True):
+            if error is None:
+                answers[RESTORED] += 1
+                del left[schedule.id]
+            failed = failed or error
+        if failed is not None:
+            raise failed
 
-    def _move_back(self, undos: list[Undo]) -> Counter[str]:
-        now_ms, moves, answers = self._clock.now_ms(), [], Counter[str]()
-        there = self._operations.admin.get_many([undo.id for undo in undos])
-        for undo, stands in zip(undos, there, strict=True):
+    def _move_back(self, left: dict[bytes, Undo], answers: Counter[str]) -> None:
+        """Move back what was moved and still stands there."""
+        now_ms, moves = self._clock.now_ms(), []
+        for undo, stands in self._there(u for u in left.values() if u.packed is None):
             if stands is None or stands.due_ms != undo.moved_to_ms:
                 answers[Answer.CHANGED.value if stands else Answer.UNKNOWN.value] += 1
             else:
                 moves.append(Move(undo.id, max(now_ms, undo.due_ms), stands.version))
-        return answers + Counter(answer.value for answer, _ in self._operations.move_many(moves))
+        answers.update(answer.value for answer, _ in self._operations.move_many(moves))
+        left.clear()
+
+    def _there(self, undos: Iterable[Undo]) -> list[tuple[Undo, Schedule | None]]:
+        """Each with the schedule that has its id now."""
+        given = list(undos)
+        stands = self._operations.admin.get_many([undo.id for undo in given])
+        return list(zip(given, stands, strict=True))
 
     def trail(self, *, first: int, count: int) -> Iterator[dict[str, Any]]:
         """Entries of the audit trail, latest first."""
@@ -250,7 +298,12 @@ class Bulk:
                 "count": entry.count,
                 "can_undo": can_undo,
                 "undo_until_ms": entry.undo_until_ms,
+                "state": entry.state,
             }
+
+
+def _changed(answers: Counter[str]) -> int:
+    return sum(answers[name] for name in CHANGES)
 
 
 def _result(
@@ -258,7 +311,7 @@ def _result(
 ) -> dict[str, Any]:
     return {
         "matched": matched,
-        "changed": answers[Answer.CANCELLED] + answers[Answer.MOVED],
+        "changed": _changed(answers),
         "answers": dict(answers),
         "dry_run": dry_run,
         "audit_id": audit_id,

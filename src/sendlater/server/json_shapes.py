@@ -4,12 +4,11 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
-from ulid import ULID
 
 from sendlater.dialects import duration_ms, instant_ms, names
 from sendlater.errors import BadRequest, BadTime
@@ -69,12 +68,12 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     id: str | None = None
     partition: int | float | None = None
 
-    def schedule(self, *, now_ms: int) -> Schedule:
-        """The schedule to create. Raises BadRequest, BadTime."""
+    def schedule(self, *, now_ms: int, new_id: Callable[[], str]) -> Schedule:
+        """The schedule to create; without an id it gets a new one. Raises BadRequest, BadTime."""
         if self.id == "":
             raise BadRequest("id: expected text that is not empty, or none for a new one")
         return Schedule(
-            id=(str(ULID()) if self.id is None else self.id).encode(),
+            id=(new_id() if self.id is None else self.id).encode(),
             due_ms=self.resolve(now_ms=now_ms),
             record=Record(
                 topic=self.topic,
@@ -100,7 +99,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """The pending schedules of a bulk change: a list of ids, or a filter."""
+    """The pending schedules of a bulk change: a list of ids, a filter, or all of them."""
 
     ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
     due_from: str | None = None
@@ -108,11 +107,10 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     id_prefix: str | None = None
     topic: str | None = None
     caller: str | None = None
+    all: bool = False
 
     def filter(self, *, now_ms: int) -> Filter:
-        """The filter; due_to is not included. Raises BadRequest, BadTime."""
-        if self.ids is not None:
-            raise BadRequest("expected either ids or a filter, got both")
+        """The filter; due_to is not included. Raises BadTime."""
         return to_filter(
             due_from=self.due_from,
             due_to=self.due_to,
@@ -122,10 +120,15 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
             now_ms=now_ms,
         )
 
-    @property
-    def has_filter(self) -> bool:
-        """Whether any filter is given."""
-        return any((self.due_from, self.due_to, self.id_prefix, self.topic, self.caller))
+    def require_one(self) -> None:
+        """Raises BadRequest unless exactly one of the three is given: a filter left empty by
+        mistake would select everything."""
+        fields = (self.due_from, self.due_to, self.id_prefix, self.topic, self.caller)
+        if (self.ids is not None) + any(fields) + self.all != 1:
+            raise BadRequest(
+                'expected one of ids, "all": true, and a filter that is not empty: due_from, '
+                "due_to, id_prefix, topic, caller"
+            )
 
 
 class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):

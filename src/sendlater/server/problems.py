@@ -8,6 +8,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from sendlater.errors import BadRequest, SendlaterError, Unavailable
@@ -40,6 +41,14 @@ class Problem(Exception):
         self.status, self.detail, self.headers, self.more = status, detail, headers, more
 
 
+class PartlyDone(Problem):
+    """A request that stopped in the middle. Repeating it would change some twice, so that this is
+    its answer; its audit entry can undo what was changed."""
+
+    def __init__(self, told: str, *, audit_id: str) -> None:
+        super().__init__(503, f"{told}: see audit entry {audit_id}", audit_id=audit_id)
+
+
 def problem_response(problem: Problem) -> Response:
     """The response of a problem."""
     body = {
@@ -63,6 +72,8 @@ def as_problem(error: Exception) -> Problem:
         return error
     if isinstance(error, BadRequest):
         return Problem(422, str(error))
+    if isinstance(error, ClientDisconnect):
+        return Problem(400, "the connection ended before the body")
     if isinstance(error, Unavailable):
         return Problem(503, str(error), headers={"Retry-After": "1"})
     return Problem(500, f"{type(error).__name__}: see the log")
@@ -92,6 +103,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, ours)
     app.add_exception_handler(Problem, ours)
     app.add_exception_handler(SendlaterError, ours)
+    app.add_exception_handler(ClientDisconnect, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
 

@@ -23,6 +23,7 @@ from sendlater.errors import SendlaterError
 from sendlater.limits import CONNECTIONS_COUNT_MAX
 from sendlater.logs import configure
 from sendlater.server.app import address_of, make_app
+from sendlater.server.connections import Connection
 
 READY = "sendlater-http-ready"
 START_TIMEOUT_S = 60.0
@@ -48,12 +49,13 @@ def server(settings: Settings, app: ASGIApp) -> uvicorn.Server:
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
+        ws="none",
         log_level="warning",
         # No access log: paths contain ids, which must not end up in a log.
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_COUNT_MAX,
+        limit_concurrency=CONNECTIONS_COUNT_MAX + 1,  # uvicorn refuses the one that reaches it
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         **tls,

@@ -95,6 +95,11 @@ SELECTION: Json = {
     "id_prefix": or_null("string"),
     "topic": or_null("string"),
     "caller": or_null("string", description="Value of header CALLER_SERVICE."),
+    "all": {
+        "type": "boolean",
+        "default": False,
+        "description": "Everything that is pending; without it an empty filter is refused.",
+    },
     "dry_run": {"type": "boolean", "default": False, "description": "Count only."},
 }
 SCHEDULE: Json = {

@@ -218,13 +218,17 @@ SCHEMAS: dict[str, Json] = {
                     "count": 12000,
                     "can_undo": True,
                     "undo_until_ms": 1796198400000,
+                    "state": "done",
                 }
             ]
         },
         items={
             "type": "array",
             "items": object_of(
-                ["id", "at_ms", "who", "action", "what", "count", "can_undo", "undo_until_ms"],
+                [
+                    *("id", "at_ms", "who", "action", "what", "count"),
+                    *("can_undo", "undo_until_ms", "state"),
+                ],
                 id=TEXT,
                 at_ms=MS,
                 who=TEXT,
@@ -233,6 +237,10 @@ SCHEMAS: dict[str, Json] = {
                 count=COUNT,
                 can_undo={"type": "boolean"},
                 undo_until_ms=MS,
+                state={
+                    "enum": ["begun", "done", "failed"],
+                    "description": "begun: still going on, or its process died.",
+                },
             ),
         },
     ),

@@ -3,19 +3,19 @@
 import asyncio
 from functools import partial
 
-from anyio import CapacityLimiter
-
 from sendlater.brokers.open import open_broker
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.limits import FOLLOWERS_COUNT_MAX
+from sendlater.errors import BrokerUnavailable
+from sendlater.limits import FOLLOWERS_COUNT_MAX, READERS_COUNT_MAX, WAITING_COUNT_MAX
 from sendlater.model import Schedule
-from sendlater.operations.schedules import Operations
+from sendlater.operations.schedules import ACK_S, Operations
 from sendlater.server.auth import Identity, Role, Tokens
 from sendlater.server.batch_writer import LoopWaker, Writer
 from sendlater.server.bulk_changes import Bulk
 from sendlater.server.live_statistics import Watch
 from sendlater.server.topic_records import Records
+from sendlater.server.turns import Turns
 from sendlater.service.metrics import StoreMetrics, intake_lag
 from sendlater.store import Pending
 from sendlater.store.audit import AuditTrail
@@ -41,16 +41,19 @@ class ServerState:
         self.bulk = Bulk(
             self.operations, self.audit, clock=self.clock, undo_hours=settings.undo_hours
         )
-        self.records = Records(settings, redis_url=redis_url)
+        self.records = Records(settings, self.operations.admin, redis_url=redis_url)
         lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
         dead_topic = settings.dead_topic
         self.metrics = StoreMetrics(self.pending, lag=lag, dead_topic=dead_topic, clock=self.clock)
         self.watch = Watch(self.operations.admin, lag=lag, dead_topic=dead_topic, clock=self.clock)
         self.listeners = 0
         """Open pages with live updates."""
-        self.followers = CapacityLimiter(FOLLOWERS_COUNT_MAX)
-        """Limits the requests that wait for records of a topic; further ones queue."""
+        self.waiting = Turns(WAITING_COUNT_MAX, what="wait for intake")
+        """For every call that may wait until intake has read the inboxes."""
+        self.readers = Turns(READERS_COUNT_MAX, what="search topics")
+        self.followers = Turns(FOLLOWERS_COUNT_MAX, what="wait for records of topics")
         self.stopping = False
+        self._readiness: asyncio.Future[None] | None = None
         self._writer: Writer | None = None
         self._waker: LoopWaker | None = None
 
@@ -68,8 +71,22 @@ class ServerState:
             self._writer.close()
         self.broker.close()
 
+    def ready(self) -> "asyncio.Future[None]":
+        """Done once store and broker have answered; raises Unavailable if they do not."""
+        if self._readiness is None or self._readiness.done():
+
+            def ask() -> None:
+                self.pending.counts()
+                self.broker.ends(self.operations.inbox)
+
+            self._readiness = asyncio.ensure_future(asyncio.to_thread(ask))
+            # Nobody may be waiting any more when it fails.
+            self._readiness.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._readiness
+
     async def written(self, schedule: Schedule) -> None:
-        """Wait until a schedule is safe. Raises BadRequest, BadTime, Unavailable."""
+        """Wait until a schedule is safe. Raises BadRequest, BadTime, and Unavailable: after ACK_S,
+        when it may still be written."""
         assert self._writer is not None, "started"
         assert self._waker is not None, "started"
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,7 +96,11 @@ class ServerState:
         else:
             self.operations.checked(schedule)
             self._writer.put(schedule, done=done)
-        await future
+        try:
+            async with asyncio.timeout(ACK_S):
+                await future
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"no acknowledgement within {ACK_S:g} s") from error
 
     def shows_payload(self, who: Identity) -> bool:
         """Whether `who` may see payloads, keys and headers."""

@@ -1,6 +1,7 @@
 """Reads the last records of a topic, and schedules rejected and dead records again."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from sendlater.operations.read_topics import TOLD
 from sendlater.operations.schedules import Operations
 from sendlater.server import json_shapes as wire
 from sendlater.server.problems import Problem
+from sendlater.store import Admin
 
+REDRIVEN = "redriven"
 ASK_S = 10.0
 """Longest wait for the broker."""
 POLL_S = 0.05
@@ -196,7 +199,13 @@ def _of_redis(record: Any) -> Arrived:
 class Records:
     """Records of a topic, latest first."""
 
-    def __init__(self, settings: Settings, *, redis_url: str) -> None:
+    def __init__(self, settings: Settings, admin: Admin, *, redis_url: str) -> None:
+        self._admin = admin
+        history = [settings.history_topic] if settings.journals else []
+        self._ours = {
+            *(inbox.topic for inbox in settings.inboxes),
+            *(settings.rejected_topic, settings.dead_topic, *history, *settings.http_topics),
+        }
         self._tails: KafkaTails | RedisTails = (
             KafkaTails(settings) if settings.on_kafka else RedisTails(settings, redis_url=redis_url)
         )
@@ -208,6 +217,11 @@ class Records:
         return self._some(
             topic, stretch, count, lambda record: not wanted or _contains(record, wanted)
         )
+
+    def is_ours(self, topic: str) -> bool:
+        """Whether a topic belongs to this installation, so that every role may read it: our service
+        can usually read all topics of the cluster. Raises StoreUnavailable."""
+        return topic in self._ours or self._admin.is_target(topic)
 
     def exists(self, topic: str) -> bool:
         """Whether there is such a topic."""
@@ -292,8 +306,13 @@ def redrive(
     places: list[str],
     target: str | None,
     due_ms: int,
+    answers: Counter[str],
 ) -> dict[str, Any]:
-    """Schedule records of a topic again; they stay on the topic. Says which were skipped."""
+    """Schedule records of a topic again; they stay on the topic. Says which were skipped.
+
+    `answers` counts those that were scheduled, also if Unavailable is raised because others could
+    not be.
+    """
     good: list[Schedule] = []
     skipped = []
     for place, record in zip(places, records.at(topic, places), strict=True):
@@ -306,6 +325,7 @@ def redrive(
         except (BadRequest, Problem) as error:
             skipped.append({"place": place, "detail": str(error)})
     failed = [error for error in operations.write(good) if error is not None]
+    answers[REDRIVEN] += len(good) - len(failed)
     if failed:
         raise failed[0]
     return {"redriven": len(good), "skipped": skipped}

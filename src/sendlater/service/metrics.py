@@ -209,7 +209,7 @@ class MetricsServer:
         """Raises BadSettings for an address that cannot be used."""
         cannot = f"metrics_addr: cannot listen on {address!r}"
         try:
-            host, port = host_and_port(address, setting="metrics_addr", default="0.0.0.0")
+            host, port = host_and_port(address, setting="metrics_addr")
         except BadSettings as error:
             raise BadSettings(f"{cannot}: expected host:port") from error
         registry = CollectorRegistry()

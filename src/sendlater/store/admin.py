@@ -273,6 +273,16 @@ class Admin:
 
     # --- counters -------------------------------------------------------------------------------
 
+    def is_target(self, topic: str) -> bool:
+        """Whether a schedule has named this target: it has been looked up, or delivered to."""
+        with answering():
+            for shard in self.pending.shards:
+                known = shard.client.hexists(shard.keys["targets"], topic)
+                told = shard.client.hexists(shard.keys["tally"], f"delivered:{topic}")
+                if known or told:
+                    return True
+        return False
+
     def tally(self) -> Counter[str]:
         """Counters over all shards: see `tell`."""
         total: Counter[str] = Counter()

@@ -18,7 +18,10 @@ from sendlater.store.pending import Pending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One change: who did what, when, to how many; `undo_until_ms` 0 if it cannot be undone."""
+    """One change: who did what, when, to how many; `undo_until_ms` 0 if it cannot be undone.
+
+    `state`: begun (also if its process died in the middle), done, or failed after `count`.
+    """
 
     id: str
     at_ms: int
@@ -27,6 +30,7 @@ class Entry:
     what: dict[str, Any] = field(default_factory=dict)
     count: int = 0
     undo_until_ms: int = 0
+    state: str = "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,17 @@ class AuditTrail:
         """Add an entry to the audit trail."""
         key = f"{self._space}:audit"
         with answering():
-            self._client.lpush(key, msgspec.json.encode(asdict(entry)))
+            self._client.lpush(key, _packed(entry))
             self._client.ltrim(key, 0, AUDIT_COUNT_MAX - 1)
+
+    def complete(self, begun: Entry, ended: Entry) -> None:
+        """Replace an entry, unless newer ones have pushed it out."""
+        key, before = f"{self._space}:audit", _packed(begun)
+        with answering():
+            pipe = self._client.pipeline(transaction=True)
+            pipe.linsert(key, "BEFORE", before, _packed(ended))
+            pipe.lrem(key, 1, before)
+            pipe.execute()
 
     def trail(self, *, first: int, count: int) -> list[tuple[Entry, bool]]:
         """Entries, latest first, and whether each can be undone now."""
@@ -64,13 +77,23 @@ class AuditTrail:
                 for e in entries
             ]
 
-    def keep(self, entry_id: str, undos: list[Undo], *, for_s: int) -> None:
-        """Store how to undo some of an entry's changes."""
+    def keep(self, entry_id: str, undos: list[Undo], *, for_s: int, instead: bool = False) -> None:
+        """Store how to undo some of an entry's changes; `instead` of what was stored last."""
         key = self._undo(entry_id)
         rows = [(u.id, u.due_ms, u.moved_to_ms, u.packed) for u in undos]
         with answering():
-            self._client.rpush(key, msgpack.packb(rows))
-            self._client.expire(key, for_s)
+            pipe = self._client.pipeline(transaction=True)
+            if instead:
+                pipe.rpop(key)
+            if rows:
+                pipe.rpush(key, msgpack.packb(rows))
+            pipe.expire(key, for_s)
+            pipe.execute()
+
+    def can_undo(self, entry_id: str) -> bool:
+        """Whether anything is stored to undo an entry."""
+        with answering():
+            return bool(self._client.exists(self._undo(entry_id)))
 
     def take(self, entry_id: str) -> Iterator[list[Undo]]:
         """How to undo an entry, chunk by chunk; each chunk goes to one caller only."""
@@ -83,3 +106,7 @@ class AuditTrail:
 
     def _undo(self, entry_id: str) -> str:
         return f"{self._space}:undo:{entry_id}"
+
+
+def _packed(entry: Entry) -> bytes:
+    return msgspec.json.encode(asdict(entry))

@@ -1,11 +1,26 @@
 """Answers to requests with an Idempotency-Key, kept for repeated requests.
 
-<space>:answer:<h>   the answer to a request; expires after a day
+<space>:request:<h>  when a request began, and its answer once there is one; expires after a day
+<space>:running:<h>  it is being answered now; expires soon, because its process may have crashed
 """
+
+import msgspec
 
 from sendlater.limits import ANSWER_AWAITED_S, ANSWER_KEPT_S
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
+
+
+class Begun(msgspec.Struct, frozen=True, array_like=True):
+    """A request as its first attempt began it, so that another attempt does the same."""
+
+    digest: bytes
+    """Of the request: a key stands for one request only."""
+    at_ms: int
+    answer: bytes | None = None
+    """None: it has not ended; its process crashed, or a part of it could not be done."""
+    so_far: bytes | None = None
+    """The last answer that said so."""
 
 
 class IdempotencyKeys:
@@ -15,22 +30,42 @@ class IdempotencyKeys:
         self._client = pending.client
         self._space = pending.space
 
-    def begin(self, name: str, request: bytes) -> bytes | None:
-        """None if the name is new: the caller must answer. Otherwise what was kept for it: the
-        request's digest, followed by the answer once there is one."""
-        key = f"{self._space}:answer:{name}"
+    def begin(self, name: str, digest: bytes, *, now_ms: int) -> Begun | None:
+        """How the first request with this name began. Without an answer, the caller must do what is
+        left and then `keep` or `leave` it. None: another request is doing so."""
+        key, running = self._key("request", name), self._key("running", name)
         with answering():
-            if self._client.set(key, request, nx=True, ex=ANSWER_AWAITED_S):
-                return None
-            found: bytes | None = self._client.get(key)
-            return found or request
+            first = _encode(Begun(digest, now_ms))
+            self._client.set(key, first, nx=True, ex=ANSWER_KEPT_S)
+            mine = self._client.set(running, b"", nx=True, ex=ANSWER_AWAITED_S)
+            # Only now: the request that was running may just have been answered.
+            begun = msgspec.msgpack.decode(self._client.get(key) or first, type=Begun)
+            if begun.answer is None and begun.digest == digest:
+                return begun if mine else None
+            if mine:
+                self._client.delete(running)
+            return begun
 
-    def keep(self, name: str, request: bytes, answer: bytes) -> None:
-        """Keep an answer for repeated requests."""
+    def keep(self, name: str, begun: Begun) -> None:
+        """Keep an answer, or what is done so far, for repeated requests."""
         with answering():
-            self._client.set(f"{self._space}:answer:{name}", request + answer, ex=ANSWER_KEPT_S)
+            self._client.set(self._key("request", name), _encode(begun), ex=ANSWER_KEPT_S)
+        self.leave(name)
+
+    def leave(self, name: str) -> None:
+        """A request has not been answered: the next one with its name goes on."""
+        with answering():
+            self._client.delete(self._key("running", name))
 
     def drop(self, name: str) -> None:
-        """Forget a request that got no answer, so that it can be repeated."""
+        """Forget a request that was refused and changed nothing, so that it can be corrected."""
         with answering():
-            self._client.delete(f"{self._space}:answer:{name}")
+            self._client.delete(self._key("request", name))
+        self.leave(name)
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._space}:{kind}:{name}"
+
+
+def _encode(begun: Begun) -> bytes:
+    return msgspec.msgpack.encode(begun)

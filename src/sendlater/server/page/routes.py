@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
-from sendlater.server.auth import COOKIE, SESSION_S, Role, require
+from sendlater.server.auth import SESSION_S, Role, cookie_name, require
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
@@ -78,7 +78,7 @@ async def sign_in(request: Request) -> Response:
         return RedirectResponse("/sign-in?failed", 303)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(
-        COOKIE,
+        cookie_name(request.scope),
         cookie,
         max_age=SESSION_S,
         httponly=True,
@@ -89,10 +89,10 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post("/sign-out")
-def sign_out() -> Response:
+def sign_out(request: Request) -> Response:
     """Delete the session cookie."""
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE)
+    answer.delete_cookie(cookie_name(request.scope))
     return answer
 
 

@@ -1,18 +1,18 @@
 """REST: changes of many schedules at once, the audit trail, undo."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
 from sendlater.server.bulk_changes import Plan, plan_move
+from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import IDEMPOTENCY_KEY, documented
-from sendlater.server.problems import Problem
-from sendlater.server.routes.schedules import JSON, answer, once, server_state
+from sendlater.server.routes.schedules import JSON, answer, server_state
 from sendlater.store import Filter
 
 router = APIRouter()
@@ -25,27 +25,28 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
     at = server_state(request)
     body = await request.body()
 
-    async def work() -> Response:
+    async def work(attempt: Attempt) -> Response:
         given = wire.decode(kind, body)
-        now_ms = at.clock.now_ms()
+        now_ms = attempt.now_ms
         plan = plan_of(given, now_ms)
-        if given.ids is not None and given.has_filter:
-            raise Problem(422, "expected either ids or a filter, got both")
+        given.require_one()
         wanted: Filter | list[bytes]
         if given.ids is not None:
             wanted = [i.encode() for i in given.ids]
         else:
             wanted = given.filter(now_ms=now_ms)
-        what = {k: v for k, v in msgspec.structs.asdict(given).items() if v is not None}
-        what.pop("dry_run")
+        what = {
+            k: v
+            for k, v in msgspec.structs.asdict(given).items()
+            if v is not None and v is not False
+        }
+        what.pop("dry_run", None)
         if given.ids is not None:
             what["ids"] = given.ids[:5] + (["..."] if len(given.ids) > 5 else [])
-        result = await run_in_threadpool(
-            at.bulk.run, who.name, plan, wanted, what=what, dry_run=given.dry_run
-        )
-        return answer(result)
+        run = partial(at.bulk.run, what=what, dry_run=given.dry_run, audit_id=attempt.new_id())
+        return answer(await at.waiting.run(run, who.name, plan, wanted))
 
-    return await once(request, who, body, work)
+    return await once(at, request, who, body, work)
 
 
 @router.post(
@@ -56,7 +57,8 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
     ),
 )
 async def bulk_cancel(request: Request) -> Response:
-    """Cancels all that match, up to 100,000; with dry_run it only counts them."""
+    """Cancels all that match, up to 100,000; with dry_run it only counts them. To cancel everything
+    takes `all`. If it stops in the middle (503), `audit_id` names the entry that can undo it."""
     return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("cancel"))
 
 
@@ -71,7 +73,7 @@ async def bulk_cancel(request: Request) -> Response:
     ),
 )
 async def bulk_deliver_now(request: Request) -> Response:
-    """Changes all that match, up to 100,000; this cannot be undone."""
+    """Changes all that match, up to 100,000 (everything takes `all`); this cannot be undone."""
     return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("deliver-now"))
 
 
@@ -112,7 +114,7 @@ def audit(
     tags=["audit"],
     **documented("Undo a change.", answers={200: "Bulk"}),
 )
-def undo(request: Request, id: str) -> Response:
+async def undo(request: Request, id: str) -> Response:
     """Schedules again what was cancelled and moves back what was moved, unless changed since."""
-    who = require(request.scope, Role.ADMIN)
-    return answer(server_state(request).bulk.undo(who.name, id))
+    who, at = require(request.scope, Role.ADMIN), server_state(request)
+    return answer(await at.waiting.run(at.bulk.undo, who.name, id))

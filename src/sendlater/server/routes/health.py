@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
+from sendlater.errors import Unavailable
+from sendlater.limits import READY_S_MAX
 from sendlater.server.auth import Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.routes.schedules import server_state
@@ -32,13 +34,11 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """503 with the reason if one of them does not."""
     at = server_state(request)
-
-    def ask() -> None:
-        at.pending.counts()
-        at.broker.ends(at.operations.inbox)
-
-    # Not in the thread pool of other requests, whose threads may all be waiting for intake.
-    await asyncio.to_thread(ask)
+    try:
+        # Shielded: one look answers all who ask meanwhile, so that they occupy one thread.
+        await asyncio.wait_for(asyncio.shield(at.ready()), READY_S_MAX)
+    except TimeoutError as error:
+        raise Unavailable(f"no answer of store and broker within {READY_S_MAX} s") from error
     return Response("ready\n", media_type="text/plain")
 
 

@@ -1,17 +1,13 @@
 """REST: create, get, list, change and cancel schedules."""
 
-import asyncio
-import hashlib
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from sendlater.errors import BadRequest
@@ -21,9 +17,9 @@ from sendlater.operations.arguments import from_cursor, to_cursor
 from sendlater.operations.schedules import Changed
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Identity, Role, require
+from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import (
     IDEMPOTENCY_KEY,
-    IDEMPOTENCY_KEY_CHARS_MAX,
     IF_MATCH,
     IF_NONE_MATCH,
     documented,
@@ -71,35 +67,47 @@ async def create(request: Request) -> Response:
     NDJSON: one schedule per line, at most 100,000 lines. The answer lists refused lines; if all are
     refused, it is an error.
     """
-    who = require(request.scope, Role.WRITE)
+    who, at = require(request.scope, Role.WRITE), server_state(request)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     body = await request.body()
     if kind == NDJSON:
-        return await once(request, who, body, lambda: _create_many(server_state(request), body))
+        return await once(at, request, who, body, lambda attempt: _create_many(at, body, attempt))
     if kind != JSON:
         raise Problem(415, f"expected {JSON} or {NDJSON}, got {kind}")
-    return await once(request, who, body, lambda: _create_one(server_state(request), body))
+    return await once(at, request, who, body, lambda attempt: _create_one(at, body, attempt))
 
 
-async def _create_one(at: ServerState, body: bytes) -> Response:
-    schedule = wire.decode(wire.NewSchedule, body).schedule(now_ms=at.clock.now_ms())
+async def _create_one(at: ServerState, body: bytes, attempt: Attempt) -> Response:
+    schedule = _new(at, body, attempt)
     await at.written(schedule)
     where = {"Location": f"{ONE}{_quoted(schedule.id)}"}
     return answer(wire.show(schedule, payload=False), status=201, headers=where)
 
 
-async def _create_many(at: ServerState, body: bytes) -> Response:
+def _new(at: ServerState, body: bytes, attempt: Attempt, *, line: int = 0) -> Schedule:
+    """The schedule of a body or a line. A later attempt counts a delay from the first one."""
+    given = wire.decode(wire.NewSchedule, body)
+    made: Schedule = given.schedule(now_ms=attempt.now_ms, new_id=lambda: attempt.new_id(line))
+    now_ms = at.clock.now_ms()
+    return made if made.due_ms >= now_ms else replace(made, due_ms=now_ms)
+
+
+async def _create_many(at: ServerState, body: bytes, attempt: Attempt) -> Response:
     lines = [line for line in body.split(b"\n") if line.strip()]
     if len(lines) > LINES_COUNT_MAX:
         raise Problem(413, f"expected at most {LINES_COUNT_MAX} lines, got {len(lines)}")
 
     def write() -> Response:
         ids: list[str | None] = [None] * len(lines)
+        if attempt.so_far is not None:
+            ids = msgspec.json.decode(attempt.so_far)["ids"]
         good: list[tuple[int, Schedule]] = []
         refused: list[dict[str, Any]] = []
         for number, line in enumerate(lines):
+            if ids[number] is not None:
+                continue
             try:
-                schedule = wire.decode(wire.NewSchedule, line).schedule(now_ms=at.clock.now_ms())
+                schedule = _new(at, line, attempt, line=number)
                 at.operations.checked(schedule)
                 good.append((number, schedule))
             except (Problem, BadRequest) as error:
@@ -122,17 +130,17 @@ async def _create_many(at: ServerState, body: bytes) -> Response:
             told = f"every line was refused; the first: {refused[0]['detail']}"
             raise Problem(422, told, refused=refused)
         body = {"accepted": len(lines) - len(refused), "ids": ids, "refused": refused}
-        # The caller sends lines refused by an outage again: `once` does not keep this answer.
+        # With Retry-After, `once` keeps the ids only to leave these lines out of another attempt.
         return answer(body, headers={"Retry-After": "1"} if away else None)
 
-    return await run_in_threadpool(write)
+    return await at.waiting.run(write)
 
 
 @router.get(
     "/v1/schedules",
     **documented("List pending schedules in due order, in pages.", answers={200: "Page"}),
 )
-def page(
+async def page(
     request: Request,
     due_from: str | None = Query(None, description="RFC 3339, +15m or seconds since 1970."),
     due_to: str | None = Query(None, description="The same; not included."),
@@ -163,30 +171,39 @@ def page(
         caller=caller,
         now_ms=at.clock.now_ms(),
     )
-    behind = at.operations.caught_up(within_s=LOOK_S)
-    if state == "pending":
-        after = from_cursor(cursor) if cursor else None
-        got = at.operations.admin.page(
-            wanted, count_max=limit, after=after, backwards=order == "last"
-        )
-        found, next_cursor = got.schedules, got.after and to_cursor(got.after)
-    else:
-        found, next_cursor = at.operations.admin.claimed(wanted, count_max=limit), None
-    payload = at.shows_payload(who)
-    items = [wire.show(one, payload=payload) for one in found]
-    told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
-    return answer({"items": items, "next_cursor": next_cursor}, headers=told)
+    after = from_cursor(cursor) if cursor and state == "pending" else None
+
+    def work() -> Response:
+        behind = at.operations.caught_up(within_s=LOOK_S)
+        next_cursor = None
+        if state == "pending":
+            got = at.operations.admin.page(
+                wanted, count_max=limit, after=after, backwards=order == "last"
+            )
+            found, next_cursor = got.schedules, got.after and to_cursor(got.after)
+        else:
+            found = at.operations.admin.claimed(wanted, count_max=limit)
+        payload = at.shows_payload(who)
+        items = [wire.show(one, payload=payload) for one in found]
+        told = {"Sendlater-Behind": ", ".join(sorted(behind))} if behind else None
+        return answer({"items": items, "next_cursor": next_cursor}, headers=told)
+
+    return await at.waiting.run(work)
 
 
 @router.post(
     "/v1/schedules/{id:path}:deliver-now",
     **documented("Make a schedule due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
-def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
+async def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers moved, delivering (it already is) or unknown."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
-    changed = at.operations.deliver_now(_id(request, cut=NOW), version=_if_match(request))
-    return _told(at, who, "deliver-now", changed)
+
+    def work() -> Response:
+        changed = at.operations.deliver_now(_id(request, cut=NOW), version=_if_match(request))
+        return _told(at, who, "deliver-now", changed)
+
+    return await at.waiting.run(work)
 
 
 @router.get(
@@ -197,10 +214,10 @@ def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
         headers=(IF_NONE_MATCH,),
     ),
 )
-def get(request: Request, id: str) -> Response:  # noqa: ARG001
+async def get(request: Request, id: str) -> Response:  # noqa: ARG001
     """404 if it is unknown, delivered or cancelled. Its version is the ETag."""
     who, at = require(request.scope, Role.READ), server_state(request)
-    found = at.operations.get(_id(request))
+    found = await at.waiting.run(at.operations.get, _id(request))
     if found is None:
         raise Problem(404, "neither pending nor on its way: unknown, delivered or cancelled")
     tag = {"ETag": f'"{found.version}"'}
@@ -213,11 +230,15 @@ def get(request: Request, id: str) -> Response:  # noqa: ARG001
     "/v1/schedules/{id:path}",
     **documented("Cancel a schedule.", answers={200: "Answer"}, headers=(IF_MATCH,)),
 )
-def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
+async def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers cancelled, delivering (too late) or unknown."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
-    changed = at.operations.cancel(_id(request), version=_if_match(request))
-    return _told(at, who, "cancel", changed)
+
+    def work() -> Response:
+        changed = at.operations.cancel(_id(request), version=_if_match(request))
+        return _told(at, who, "cancel", changed)
+
+    return await at.waiting.run(work)
 
 
 @router.patch(
@@ -238,7 +259,7 @@ async def move(request: Request, id: str) -> Response:  # noqa: ARG001
         changed = at.operations.move(_id(request), due_ms=due_ms, version=_if_match(request))
         return _told(at, who, "reschedule", changed)
 
-    return await run_in_threadpool(work)
+    return await at.waiting.run(work)
 
 
 def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Response:
@@ -279,40 +300,3 @@ def _if_match(request: Request) -> str:
 
 def _quoted(schedule_id: bytes) -> str:
     return quote_from_bytes(schedule_id, safe="")
-
-
-async def once(
-    request: Request, who: Identity, body: bytes, work: Callable[[], Awaitable[Response]]
-) -> Response:
-    """The answer to a request; with an Idempotency-Key, the answer to the first such request."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return await work()
-    if not 0 < len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
-        raise Problem(400, f"Idempotency-Key: expected 1 to 255 characters, got {len(key)}")
-    keys = server_state(request).idempotency
-    name = hashlib.sha256(f"{who.name}\0{key}".encode()).hexdigest()
-    asked = f"{request.method} {request.scope['path']}\0".encode() + body
-    digest = hashlib.sha256(asked).digest()
-    kept = await asyncio.to_thread(keys.begin, name, digest)
-    if kept is not None:
-        if kept[:32] != digest:
-            raise Problem(422, "Idempotency-Key: used before with another request")
-        if len(kept) == 32:
-            raise Problem(409, "the first request with this Idempotency-Key is still running")
-        status, headers, content = msgspec.json.decode(kept[32:])
-        headers["Idempotency-Replayed"] = "true"
-        return Response(content, status_code=status, media_type=JSON, headers=headers)
-    try:
-        response = await work()
-    except BaseException:
-        with suppress(Exception):
-            await asyncio.to_thread(keys.drop, name)
-        raise
-    if "retry-after" in response.headers:
-        await asyncio.to_thread(keys.drop, name)
-        return response
-    where = {k: v for k, v in response.headers.items() if k in ("location", "etag")}
-    kept_answer = msgspec.json.encode((response.status_code, where, bytes(response.body).decode()))
-    await asyncio.to_thread(keys.keep, name, digest, kept_answer)
-    return response

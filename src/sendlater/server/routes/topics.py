@@ -1,10 +1,9 @@
 """REST: the last and the new records of a topic; scheduling rejected and dead ones again."""
 
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from anyio import to_thread
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from sendlater.limits import (
@@ -14,10 +13,11 @@ from sendlater.limits import (
 from sendlater.model import DUE_MS_MAX
 from sendlater.operations.read_topics import records_behind
 from sendlater.server import json_shapes as wire
-from sendlater.server.auth import Role, require
+from sendlater.server.auth import Identity, Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import JSON, answer, server_state
+from sendlater.server.state import ServerState
 from sendlater.server.topic_records import redrive, show_record
 
 router = APIRouter()
@@ -28,7 +28,7 @@ router = APIRouter()
     tags=["looking back"],
     **documented("List the last records of a topic, latest first.", answers={200: "Records"}),
 )
-def records(
+async def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
     search: str = Query("", max_length=200, description="Part of key, a header or value."),
@@ -37,7 +37,8 @@ def records(
     since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: from then on."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
-    """Rejected and dead records have the reason in headers; `place` identifies a record."""
+    """Rejected and dead records have the reason in headers; `place` identifies a record. Roles
+    below admin see topics of this installation only."""
     who, at = require(request.scope, Role.READ), server_state(request)
     payload = at.shows_payload(who)
     if (search or key is not None) and not payload:
@@ -47,15 +48,39 @@ def records(
     name = topic or at.settings.rejected_topic
     if not wire.is_topic(name):
         raise Problem(422, f"topic: expected a topic name, got {name[:80]!r}")
-    if id is not None and since_ms is not None:
-        named = id.encode(errors="surrogateescape")
-        found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
-    elif key is not None:
-        named = key.encode(errors="surrogateescape")
-        found = at.records.versions(name, key=named, count=limit)
-    else:
-        found = at.records.last(name, count=limit, search=search)
-    return answer({"items": [show_record(one, payload=payload) for one in found]})
+
+    def work() -> Response:
+        _require_readable(at, who, name)
+        if since_ms is not None:
+            named = _bytes(request, "id")
+            found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
+        elif key is not None:
+            found = at.records.versions(name, key=_bytes(request, "key"), count=limit)
+        else:
+            found = at.records.last(name, count=limit, search=search)
+        return answer({"items": [show_record(one, payload=payload) for one in found]})
+
+    return await at.readers.run(work)
+
+
+def _require_readable(at: ServerState, who: Identity, topic: str) -> None:
+    """Raises Problem 403 for a topic of others, unless an admin asks."""
+    if who.role < Role.ADMIN and not at.records.is_ours(topic):
+        raise Problem(
+            403,
+            f"topic {topic}: expected an inbox, a target that schedules have named, the rejected, "
+            "dead or history topic, or one of http_topics; any other takes role admin",
+        )
+
+
+def _bytes(request: Request, name: str) -> bytes:
+    """The last query parameter of this name as bytes: keys and ids need not be text."""
+    found = b""
+    for pair in request.scope["query_string"].replace(b"+", b" ").split(b"&"):
+        given, _, value = pair.partition(b"=")
+        if unquote_to_bytes(given) == name.encode():
+            found = unquote_to_bytes(value)
+    return found
 
 
 @router.get(
@@ -65,7 +90,7 @@ def records(
 )
 async def follow_records(
     request: Request,
-    topic: str = Query(description="Any topic."),
+    topic: str = Query(description="As in /v1/records."),
     cursor: str | None = Query(
         None, description="From the previous call. Default: from now on.", pattern=wire.POSITIONS
     ),
@@ -79,6 +104,7 @@ async def follow_records(
         raise Problem(422, f"topic: expected a topic name, got {topic[:80]!r}")
 
     def work() -> dict[str, Any]:
+        _require_readable(at, who, topic)
         if not at.records.exists(topic):
             raise Problem(404, f"there is no topic {topic}")
         if cursor is not None:
@@ -92,8 +118,7 @@ async def follow_records(
         items = [show_record(one, payload=payload) for one in found]
         return {"items": items, "cursor": wire.to_positions(following)}
 
-    # Separate threads: requests that wait for records must not block other requests.
-    return answer(await to_thread.run_sync(work, limiter=at.followers))
+    return answer(await at.followers.run(work))
 
 
 @router.post(
@@ -111,20 +136,16 @@ async def redrive_records(request: Request) -> Response:
     due_ms = at.clock.now_ms() + wire.delay_ms(given.delay)
 
     def work() -> dict[str, Any]:
-        result = redrive(
-            at.operations,
-            at.records,
-            topic=given.topic,
-            places=given.places,
-            target=given.target,
-            due_ms=due_ms,
-        )
-        at.bulk.note(
-            who.name,
-            "redrive",
-            {"topic": given.topic, "places": given.places[:5]},
-            count=result["redriven"],
-        )
-        return result
+        what = {"topic": given.topic, "places": given.places[:5]}
+        with at.bulk.lasting(who.name, "redrive", what) as answers:
+            return redrive(
+                at.operations,
+                at.records,
+                topic=given.topic,
+                places=given.places,
+                target=given.target,
+                due_ms=due_ms,
+                answers=answers,
+            )
 
-    return answer(await run_in_threadpool(work))
+    return answer(await at.waiting.run(work))

@@ -62,7 +62,7 @@ const placeOf = (record) => `${record.topic}-${record.place.replace("/", "@")}`;
 async function itsVersions(one) {
   if (!can.payload) return [];
   const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
-  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, key: id, limit: 20 })).catch(() => ({ items: [] }))));
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: 20 }) + "&key=" + path.split("/").pop()).catch(() => ({ items: [] }))));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
 // Each delivery is looked up on its topic, for its place and content.

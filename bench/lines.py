@@ -1,6 +1,7 @@
 """The bench's side of the lines: starts a system's sender and receiver, and talks with them."""
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from sendlater.local.process import last_lines, wait_for
 
 READY_TIMEOUT_S = 120.0
 """Longest wait until a driver is ready."""
+ANSWER_TIMEOUT_S = 900.0
+"""Longest wait for a sender to take orders, or to have them accepted."""
 STOP_TIMEOUT_S = 30.0
 """Longest wait until a driver has ended; then it is killed."""
 
@@ -22,16 +25,17 @@ class Drivers:
     """The sender and the receiver of a system, on its running servers."""
 
     def __init__(self, system: System, servers: Servers, directory: Path, *, name: str) -> None:
-        self._arrivals = directory / f"arrivals-{time.monotonic_ns()}"
-        self._arrivals.touch()
+        arrivals = directory / f"arrivals-{time.monotonic_ns()}"
+        arrivals.touch()
+        self._file = arrivals.open("rb")
         environment = {
             **os.environ,
             **servers.environment,
             "BENCH_NAME": name,
-            "BENCH_ARRIVALS": str(self._arrivals),
+            "BENCH_ARRIVALS": str(arrivals),
         }
         self._log = directory / "drivers.log"
-        self._tail = b""
+        self._unread = bytearray()
         with self._log.open("ab") as log:
             self._receiver = subprocess.Popen(
                 system.receiver, cwd=ROOT, env=environment, stdout=log, stderr=log
@@ -40,6 +44,7 @@ class Drivers:
                 system.sender,
                 cwd=ROOT,
                 env=environment,
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -52,12 +57,9 @@ class Drivers:
 
     def start(self) -> None:
         """Wait until both are ready. Raises Unavailable."""
-        with self._arrivals.open("rb") as file:
-            wait_for(lambda: self._ended() or file.read(5) == b"ready", timeout_s=READY_TIMEOUT_S)
-        if self._ended() or not self._arrivals.stat().st_size:
-            raise Unavailable(f"the receiver did not start:\n{last_lines(self._log)}")
+        if not wait_for(lambda: self.waiting() > 0, timeout_s=READY_TIMEOUT_S):
+            raise Unavailable(f"the receiver is not ready:\n{last_lines(self._log)}")
         self._expect(b"ready\n")
-        self._file = self._arrivals.open("rb")
 
     def give(self, orders: Sequence[Order], *, began_ms: float) -> None:
         """Write orders to the sender; waits while it is behind. Raises Unavailable if it ended."""
@@ -69,14 +71,26 @@ class Drivers:
         self._write(b"f\n")
         self._expect(b"flushed\n")
 
-    def arrived(self) -> list[tuple[int, int]]:
+    def waiting(self) -> int:
+        """How many arrivals `take` would give: cheap, so that it disturbs nobody.
+
+        Raises Unavailable if the receiver has ended.
+        """
+        if self._receiver.poll() is not None:
+            raise Unavailable(f"the receiver ended:\n{last_lines(self._log)}")
+        self._unread += self._file.read()
+        return self._unread.count(b"\n")
+
+    def take(self) -> list[tuple[int, int]]:
         """Number and time of what has arrived since the last call."""
-        *lines, self._tail = (self._tail + self._file.read()).split(b"\n")
+        *lines, rest = bytes(self._unread).split(b"\n")
+        self._unread = bytearray(rest)
         pairs = (line.split() for line in lines if line != b"ready")
         return [(int(number), int(at_ms)) for number, at_ms in pairs]
 
     def stop(self) -> None:
         """End both."""
+        self._file.close()
         assert self._sender.stdin is not None
         with suppress(BrokenPipeError):
             self._sender.stdin.close()
@@ -88,20 +102,24 @@ class Drivers:
                 process.kill()
                 process.wait()
 
-    def _ended(self) -> bool:
-        return self._receiver.poll() is not None
-
     def _write(self, data: bytes) -> None:
         assert self._sender.stdin is not None
-        try:
-            self._sender.stdin.write(data)
-            self._sender.stdin.flush()
-        except BrokenPipeError as error:
-            raise Unavailable(f"the sender ended:\n{last_lines(self._log)}") from error
+        pipe = self._sender.stdin.fileno()
+        os.set_blocking(pipe, False)
+        left = memoryview(data)
+        while left:
+            if not select.select([], [pipe], [], ANSWER_TIMEOUT_S)[1]:
+                raise Unavailable(f"the sender takes no orders:\n{last_lines(self._log)}")
+            try:
+                left = left[os.write(pipe, left) :]
+            except BrokenPipeError as error:
+                raise Unavailable(f"the sender ended:\n{last_lines(self._log)}") from error
 
     def _expect(self, wanted: bytes) -> None:
         assert self._sender.stdout is not None
-        line = self._sender.stdout.readline()
+        pipe = self._sender.stdout
+        ready = select.select([pipe], [], [], ANSWER_TIMEOUT_S)[0]
+        line = pipe.readline() if ready else b"nothing in time"
         if line != wanted:
             raise Unavailable(
                 f"expected {wanted!r} from the sender, got {line!r}:\n{last_lines(self._log)}"

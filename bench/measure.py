@@ -161,17 +161,20 @@ def _give(drivers: Drivers, orders: list[Order], *, began_s: float) -> None:
 def _follow(drivers: Drivers, ledger: Ledger, *, first: int) -> int:
     """Follow until all has arrived, or nothing arrives any more; how many arrived that should not:
     cancelled, far away, or a second time after the load before."""
-    unwanted, last_s = 0, time.time()
+    unwanted, seen, last_s = 0, 0, time.time()
     last_due_s = max(ledger.due_ms, default=0) / 1_000
     while not ledger.complete and time.time() < max(last_s, last_due_s) + QUIET_S:
-        arrivals = drivers.arrived()
+        time.sleep(POLL_S)
+        waiting = drivers.waiting()
+        if waiting > seen and waiting < len(ledger.due_ms) - len(ledger.numbers):
+            seen, last_s = waiting, time.time()  # read later: reading takes CPU from the system
+            continue
+        arrivals, seen = drivers.take(), 0
         wanted = [(number - first, at_ms) for number, at_ms in arrivals if number >= first]
         ledger.arrived(wanted)
         unwanted += len(arrivals) - len(wanted)
         if arrivals:
             last_s = time.time()
-        else:
-            time.sleep(POLL_S)
     return unwanted
 
 

@@ -3,15 +3,19 @@
 import json
 import re
 import shutil
+import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import bench.__main__ as door
+import bench.measure
+import bench.workloads
 from bench.__main__ import FAILED, OK, compare, main
 from bench.bounds import BOUNDS, Bound, judge
-from bench.measure import figures
+from bench.measure import figures, measure
 from bench.report import COLUMNS, markdown, page, workload_table
 from bench.system import Servers, System
 from bench.systems import SYSTEMS
@@ -263,3 +267,66 @@ def test_what_is_installed_is_pinned():
     text = (drivers / "python" / "requirements.txt").read_text()
     assert text.count("==") <= text.count("--hash=")
     assert "http" not in text + json.dumps(locked)
+
+
+SENDER = """
+import os, sys
+fault, due = sys.argv[1], {}
+print("ready", flush=True)
+for line in sys.stdin:
+    verb, *rest = line.split()
+    if verb in "sm":
+        due[rest[0]] = int(rest[1])
+    elif verb == "c":
+        due.pop(rest[0]) if fault != "unwanted" else None
+    else:
+        lines = [f"{number} {at_ms + 3}\\n" for number, at_ms in due.items()]
+        if fault == "ends":
+            sys.exit("it has a bad day")
+        changed = {"lost": lines[:-1], "duplicated": lines + lines[-1:]}.get(fault, lines)
+        with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+            file.write("".join(changed))
+        due.clear()
+        print("flushed", flush=True)
+"""
+RECEIVER = """
+import os, signal
+with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+    file.write("ready\\n")
+signal.pause()
+"""
+
+
+def pretended(fault):
+    """A system without servers that "delivers" all at once, 3 ms late, and has one fault."""
+    return System(
+        name="pretended",
+        settings={},
+        versions=dict,
+        sender=[sys.executable, "-c", SENDER, fault],
+        receiver=[sys.executable, "-c", RECEIVER],
+        servers=lambda _directory: nullcontext(Servers({}, {})),
+    )
+
+
+@pytest.mark.parametrize("fault", ["none", "lost", "duplicated", "unwanted"])
+def test_a_run_finds_what_a_system_does_wrong(fault, monkeypatch):
+    monkeypatch.setattr(bench.measure, "QUIET_S", 0.5)
+    monkeypatch.setattr(bench.workloads, "CHANGE_AFTER_MS", 10)
+    monkeypatch.setattr(bench.workloads, "MOVED_BY_MS", 100)
+    load = Workload(name="x", rate=300, seconds=0.1, delays_ms=(0,), changes=True)
+    told = measure(pretended(fault), load, tell=lambda _line: None)
+
+    for phase in ("first", "warm"):
+        counts = {name: told[phase][name] for name in ("lost", "early", "duplicated", "unwanted")}
+        wrong = {"unwanted": 10}.get(fault, 1)
+        assert counts == {name: wrong * (name == fault) for name in counts}
+        assert told[phase]["scheduled"] == 20
+        assert told[phase]["late_ms"]["max"] == 3
+        assert set(told[phase]["memory_mib"]) == {"sender", "receiver"}
+
+
+def test_a_driver_that_ends_is_told_with_its_last_words():
+    load = Workload(name="x", rate=300, seconds=0.1)
+    with pytest.raises(Unavailable, match="it has a bad day"):
+        measure(pretended("ends"), load, tell=lambda _line: None)

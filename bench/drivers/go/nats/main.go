@@ -30,7 +30,6 @@ func main() {
 		Storage:           jetstream.FileStorage,
 		AllowMsgSchedules: true,
 		AllowRollup:       true,
-		AllowDirect:       true,
 		MaxMsgs:           -1,
 		Replicas:          1,
 	})

@@ -80,7 +80,7 @@ def compare(
                 found[system.name] = figures or {"left_out": reason}
             except SendlaterError as error:  # the others are still worth it
                 failed = True
-                found[system.name] = {"left_out": f"failed: {error}"}
+                found[system.name] = {"left_out": f"failed: {str(error).splitlines()[0]}"}
                 _tell(str(error))
             write(result, results)
         sys.stdout.write(f"\n{workload.name}\n\n{workload_table(found)}\n")

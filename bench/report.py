@@ -16,9 +16,9 @@ COLUMNS = {
     "max": "warm.late_ms.max",
     "delivered/s": "warm.delivered_per_s",
     "sent/s": "warm.sent_per_s",
-    "first load: p50": "first.late_ms.p50",
-    "p99 ": "first.late_ms.p99",
-    "delivered/s ": "first.delivered_per_s",
+    "first load p50": "first.late_ms.p50",
+    "first load p99": "first.late_ms.p99",
+    "first load delivered/s": "first.delivered_per_s",
     "CPU us/message": "warm.cpu_us_per_message",
     "cores": "warm.cpu_cores",
     "MiB": "warm.memory_total_mib",
@@ -49,14 +49,18 @@ def workload_table(systems: Mapping[str, Mapping[str, Any]]) -> str:
         for name, figures in systems.items()
         if "left_out" in figures
     ]
-    parts = [table(("system", *(head.strip() for head in heads)), rows)] * bool(rows)
+    parts = [table(("system", *heads), rows)] * bool(rows)
     return "\n\n".join([*parts, *([" ".join(left_out)] * bool(left_out))])
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Every bound that something was measured for, in words."""
+    """Every bound that something was measured for, in words; what balances is one line."""
     judged = judge(result["results"], scale=result["scale"])
-    return [str(verdict) for verdict in judged if verdict.value is not None]
+    found = [verdict for verdict in judged if verdict.value is not None]
+    told = [str(verdict) for verdict in found if verdict.failed or not verdict.bound.any_scale]
+    balanced = sum(verdict.bound.any_scale and not verdict.failed for verdict in found)
+    line = f"holds: {balanced} counts of lost, early, duplicated and unwanted messages are 0"
+    return [*told, *([line] * bool(balanced))]
 
 
 def markdown(result: Mapping[str, Any]) -> str:

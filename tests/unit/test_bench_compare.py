@@ -16,7 +16,7 @@ import bench.workloads
 from bench.__main__ import FAILED, OK, compare, main
 from bench.bounds import BOUNDS, Bound, judge
 from bench.measure import figures, measure
-from bench.report import COLUMNS, markdown, page, workload_table
+from bench.report import COLUMNS, markdown, page, verdicts, workload_table
 from bench.system import Servers, System
 from bench.systems import SYSTEMS
 from bench.workloads import (
@@ -161,7 +161,12 @@ def test_a_run_fails_by_a_bound_and_a_small_one_only_by_its_balance():
     assert len(failed(short, 1.0)) == 2
     assert failed(short, 0.1) == []
     losing = {name: {"sendlater": burst(100, lost=1), "NATS": burst(100, lost=5)}}
-    assert failed(losing, 0.1) == ["FAILED (1): burst 300,000: first.lost of sendlater: at most 0"]
+    told = "FAILED (1): burst 300,000: first.lost of sendlater: at most 0"
+    assert failed(losing, 0.1) == [told]
+    assert verdicts(result_of(losing))[-2:] == [
+        told,
+        "holds: 7 counts of lost, early, duplicated and unwanted messages are 0",
+    ]
 
 
 def test_figures_count_cpu_for_each_message_and_lateness_by_share():

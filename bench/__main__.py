@@ -6,6 +6,7 @@ Both leave what they made in .bench/results: compare.json, and compare.html with
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -102,4 +103,6 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # What was started is stopped, by whatever this is ended.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     sys.exit(main())

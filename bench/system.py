@@ -64,6 +64,8 @@ class System:
     """What it can be told: schedule, move, cancel."""
     sends_per_s: float = 10_000
     """What its sender certainly gets accepted; a burst is due once all of it can be there."""
+    rate_max: float = 8_000
+    """Workloads with more messages a second are left out: the sender would fall behind for long."""
     messages_max: int = 300_000
     """Workloads with more messages in it at once are left out: they would take too long, or more
     memory than there is."""
@@ -73,6 +75,8 @@ class System:
         missing = {"m": "move", "c": "cancel"}
         if lacking := workload.verbs - set(self.verbs):
             return f"cannot {' or '.join(missing[verb] for verb in sorted(lacking, reverse=True))}"
+        if workload.rate > self.rate_max:
+            return f"more than {self.rate_max:,.0f} messages a second"
         if workload.most > self.messages_max:
             return f"more than {self.messages_max:,} messages at once"
         return None

@@ -25,5 +25,6 @@ SYSTEM = System(
     servers=redis_alone,
     install=install_python,
     sends_per_s=500,
+    rate_max=2_000,
     messages_max=20_000,
 )

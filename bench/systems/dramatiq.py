@@ -22,5 +22,6 @@ SYSTEM = System(
     install=install_python,
     verbs="s",
     sends_per_s=1_000,
+    rate_max=2_000,
     messages_max=20_000,
 )

@@ -229,6 +229,7 @@ def system_of(name, servers):
         receiver=["true"],
         servers=servers,
         verbs="s",
+        rate_max=5,
         messages_max=10,
     )
 
@@ -253,11 +254,16 @@ def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     assert json.loads((tmp_path / "compare.json").read_text())["scale"] == 1.0
     assert (tmp_path / "compare.html").exists()
 
-    unfit = [Workload(name="x", burst=11), Workload(name="y", rate=1, seconds=1, changes=True)]
+    unfit = [
+        Workload(name="x", burst=11),
+        Workload(name="y", rate=1, seconds=1, changes=True),
+        Workload(name="z", rate=6, seconds=1),
+    ]
     assert [systems[0].unfit(one) for one in (load, *unfit)] == [
         None,
         "more than 10 messages at once",
         "cannot move or cancel",
+        "more than 5 messages a second",
     ]
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,13 @@ with open(os.environ["BENCH_ARRIVALS"], "a") as file:
 signal.pause()
 """
 
+KEEPING = """
+import os, signal, time
+with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+    file.write(f"ready\\n0 {time.time_ns() // 10**6}\\n")
+signal.pause()
+"""
+
 
 def pretended(fault):
     """A system without servers that "delivers" all at once, 3 ms late, and has one fault."""
@@ -341,3 +349,17 @@ def test_a_driver_that_ends_is_told_with_its_last_words():
     load = Workload(name="x", rate=300, seconds=0.1)
     with pytest.raises(Unavailable, match="it has a bad day"):
         measure(pretended("ends"), load, tell=lambda _line: None)
+
+
+def test_a_restart_counts_from_the_start_of_the_servers_to_the_first_delivery(monkeypatch):
+    """The pretended system keeps nothing; but for one that delivers what it finds in a file."""
+    monkeypatch.setattr(bench.measure, "QUIET_S", 0.5)
+    monkeypatch.setattr(bench.measure, "RESTART_DUE_MS", 10)
+    load = Workload(name="x", pending=5, restart=True)
+    with pytest.raises(Unavailable, match="nothing was delivered"):
+        measure(pretended("none"), load, tell=lambda _line: None)
+
+    keeping = replace(pretended("none"), receiver=[sys.executable, "-c", KEEPING])
+    told = measure(keeping, load, tell=lambda _line: None)
+    assert told["pending"] == 5
+    assert told["cold_s"] >= 0

@@ -65,7 +65,7 @@ func send(js jetstream.JetStream, stream jetstream.Stream, name string) {
 func receive(stream jetstream.Stream, name string) {
 	consumer, err := stream.OrderedConsumer(context.Background(), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{name + ".due"},
-		DeliverPolicy:  jetstream.DeliverNewPolicy,
+		DeliverPolicy:  jetstream.DeliverAllPolicy, // what came before a restarted receiver, too
 	})
 	check(err)
 	arrivals := lines.Open()

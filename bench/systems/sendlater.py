@@ -68,6 +68,7 @@ def _system(
     kafka: bool,
     redis: bool,
     verbs: str = "smc",
+    sends_per_s: float = 10_000,
     messages_max: int = 300_000,
     **env: str,
 ) -> System:
@@ -79,6 +80,7 @@ def _system(
         receiver=_driver("receive"),
         servers=_kind(kafka=kafka, redis=redis, settings=env),
         verbs=verbs,
+        sends_per_s=sends_per_s,
         messages_max=messages_max,
     )
 
@@ -92,6 +94,7 @@ SYSTEMS = (
         {**REDIS_SETTINGS, **_ALL, "topics": "in the Redis that the service starts"},
         kafka=False,
         redis=False,
+        sends_per_s=3_000,
     ),
     _system(
         "sendlater buckets",
@@ -99,6 +102,7 @@ SYSTEMS = (
         kafka=True,
         redis=False,
         verbs="s",
+        sends_per_s=5_000,
         messages_max=MOST,
         SENDLATER_PENDING="buckets",
     ),

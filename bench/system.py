@@ -29,7 +29,7 @@ INSTALL_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 30.0
 
 REDIS_SETTINGS = {
-    "Redis appendonly": "yes, as every queue's documentation asks for durability",
+    "Redis appendonly": "yes: BullMQ's documentation asks for it; all get the same",
     "Redis appendfsync": "everysec, the default",
     "Redis maxmemory-policy": "noeviction",
 }

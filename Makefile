@@ -12,7 +12,7 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench check format screenshots speed alerts deploy-check image lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench compare performance check format screenshots speed alerts deploy-check image lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -64,14 +64,20 @@ mutants: setup ## Take each mend out; the simulation must find it
 bench: setup ## The numbers of the README on this machine (starts its own Kafka and service)
 	$(BIN)/python -m sendlater.bench.all
 
+compare: setup ## sendlater and its peers in one run, bounds judged (ARGS="--workload 'burst 300,000' --system NATS --scale 0.1")
+	$(BIN)/python -m bench compare $(ARGS)
+
+performance: setup ## Write docs/performance.md from the last comparison
+	$(BIN)/python -m bench document
+
 check: setup ## Format, lint and types
-	$(BIN)/ruff format --check -q src tests deploy/try-image
-	$(BIN)/ruff check -q src tests deploy/try-image
+	$(BIN)/ruff format --check -q src tests bench deploy/try-image
+	$(BIN)/ruff check -q src tests bench deploy/try-image
 	$(BIN)/mypy
 
 format: setup ## Rewrite the sources in the house format
-	$(BIN)/ruff format -q src tests deploy/try-image
-	$(BIN)/ruff check -q --fix src tests deploy/try-image
+	$(BIN)/ruff format -q src tests bench deploy/try-image
+	$(BIN)/ruff check -q --fix src tests bench deploy/try-image
 
 screenshots: setup ## Pictures of the page for docs/ (needs chromium)
 	$(BIN)/python tests/screenshots.py docs/images

@@ -71,7 +71,7 @@ def main() -> None:
         if not names:
             continue
         with tempfile.TemporaryDirectory(prefix="sendlater-bench-") as made, ExitStack() as stack:
-            environment = _alone(Path(made))
+            environment = alone(Path(made))
             if not embedded:
                 environment = stack.enter_context(_installation(Path(made), doors=doors))
             for name in names:
@@ -81,14 +81,14 @@ def main() -> None:
     for head, rows in ((HEAD, LOADS), (DOORS_HEAD, DOORS)):
         sys.stdout.write(table(head, [found[n] for n in rows if n in found]) + "\n\n")
     if arguments.write:
-        write(Path.cwd(), found, machine=_machine())
+        write(Path.cwd(), found, machine=machine())
 
 
 def row(name: str, result: Mapping[str, Any]) -> list[str]:
     """The cells of one load's result object, in the order of HEAD, or of DOORS_HEAD."""
     if name in DOORS:
         answers = [result["answer_ms"][percentile] for percentile in LATE]
-        return [name, *map(_number, (*answers, result["answered_per_s"], result["cpu_s"]))]
+        return [name, *map(number, (*answers, result["answered_per_s"], result["cpu_s"]))]
     intake = result.get("intake_ms", {})
     values = (
         *(result["late_ms"][percentile] for percentile in LATE),
@@ -99,7 +99,7 @@ def row(name: str, result: Mapping[str, Any]) -> list[str]:
         *(result["early"], result["duplicated"], result["lost"]),
         result.get("cpu_s"),
     )
-    return [name, *map(_number, values)]
+    return [name, *map(number, values)]
 
 
 def table(head: tuple[str, ...], rows: Any) -> str:
@@ -118,13 +118,13 @@ def write(root: Path, found: Mapping[str, list[str]], *, machine: str) -> None:
     rows, doors = ([every[name] for name in names if name in every] for names in (LOADS, DOORS))
     commands = "\n".join(f"sendlater {command}" for command in (*LOADS.values(), *DOORS.values()))
     tables = f"{table(HEAD, rows)}\n\n{table(DOORS_HEAD, doors)}"
-    page.write_text(_between(text, "measured", f"{machine}\n\n```\n{commands}\n```\n\n{tables}"))
+    page.write_text(between(text, "measured", f"{machine}\n\n```\n{commands}\n```\n\n{tables}"))
     short = [[cells[number] for number in README_CELLS] for cells in rows]
     readme = root / "README.md"
-    readme.write_text(_between(readme.read_text(), "numbers", table(README_HEAD, short)))
+    readme.write_text(between(readme.read_text(), "numbers", table(README_HEAD, short)))
 
 
-def _between(text: str, mark: str, told: str) -> str:
+def between(text: str, mark: str, told: str) -> str:
     """`text` with the part between `<!-- mark -->` and `<!-- /mark -->` replaced."""
     pattern = rf"(<!-- {mark}[^>]*-->\n).*(<!-- /{mark} -->)"
     replaced, count = re.subn(pattern, lambda m: f"{m[1]}{told}\n{m[2]}", text, flags=re.DOTALL)
@@ -132,14 +132,14 @@ def _between(text: str, mark: str, told: str) -> str:
     return replaced
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """A number as text, with a fraction below 100."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:g}"
 
 
-def _alone(scratch: Path) -> dict[str, str]:
+def alone(scratch: Path) -> dict[str, str]:
     """An environment without settings, except its own data directory."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SENDLATER_")}
     kept = {
@@ -154,29 +154,33 @@ def _alone(scratch: Path) -> dict[str, str]:
 def _installation(scratch: Path, *, doors: bool) -> Iterator[dict[str, str]]:
     """Run Redis, Kafka and a service, with or without REST; gives the environment for clients."""
     with RedisServer(scratch) as redis, KafkaServer(scratch, port=0) as kafka:
-        environment = _alone(scratch) | {
+        environment = alone(scratch) | {
             "SENDLATER_DATA_DIR": str(scratch / "service"),
             "SENDLATER_REDIS": redis.url,
             "SENDLATER_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         }
         if doors:
             environment["SENDLATER_HTTP_ADDR"] = f"{LOOPBACK}:{free_ports(1)[0]}"
-        log = scratch / "service.log"
-        with log.open("wb") as output:
-            service = subprocess.Popen([*COMMAND, "serve"], env=environment, stderr=output)
-        try:
-            wait_for(
-                lambda: service.poll() is not None or b"is ready" in log.read_bytes(),
-                timeout_s=START_TIMEOUT_S,
-            )
-            if b"is ready" not in log.read_bytes():
-                raise Unavailable(
-                    f"the service did not start; the end of its log:\n{last_lines(log)}"
-                )
+        with serving(environment, log=scratch / "service.log"):
             yield environment
-        finally:
-            service.send_signal(signal.SIGTERM)
-            service.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def serving(environment: Mapping[str, str], *, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a service until it is ready, and stop it at the end. Raises Unavailable."""
+    with log.open("wb") as output:
+        service = subprocess.Popen([*COMMAND, "serve"], env=environment, stderr=output)
+    try:
+        wait_for(
+            lambda: service.poll() is not None or b"is ready" in log.read_bytes(),
+            timeout_s=START_TIMEOUT_S,
+        )
+        if b"is ready" not in log.read_bytes():
+            raise Unavailable(f"the service did not start; the end of its log:\n{last_lines(log)}")
+        yield service
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.wait(STOP_TIMEOUT_S)
 
 
 def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, Any]:
@@ -195,7 +199,7 @@ def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, An
     return result
 
 
-def _machine() -> str:
+def machine() -> str:
     """The machine and the versions, in one line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")

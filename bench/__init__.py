@@ -1,0 +1,1 @@
+"""Workloads x systems: sendlater and its peers on one machine, in one run, by the same clock."""

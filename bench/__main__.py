@@ -1,0 +1,108 @@
+"""`python -m bench compare` measures; `python -m bench document` writes docs/performance.md.
+
+Both leave what they made in .bench/results: compare.json, and compare.html with plots.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.bounds import judge
+from bench.measure import measure
+from bench.report import markdown, page, verdicts, workload_table
+from bench.system import HOME, ROOT, System
+from bench.systems import SYSTEMS
+from bench.workloads import WORKLOADS, Workload
+from sendlater.bench.all import between, machine
+from sendlater.errors import SendlaterError
+
+RESULTS = HOME / "results"
+PAGE = ROOT / "docs" / "performance.md"
+OK, FAILED = 0, 1
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Carry out a command; returns the exit code: FAILED if a bound or a system failed."""
+    asked = argparse.ArgumentParser(prog="bench", description=__doc__)
+    commands = asked.add_subparsers(dest="command", required=True)
+    comparing = commands.add_parser("compare", help="run workloads on systems")
+    known = [system.name for system in SYSTEMS]
+    comparing.add_argument("--system", action="append", choices=known, help="repeatable")
+    loads = [workload.name for workload in WORKLOADS]
+    comparing.add_argument("--workload", action="append", choices=loads, help="repeatable")
+    comparing.add_argument(
+        "--scale", type=float, default=1.0, help="so many times the messages and seconds"
+    )
+    documenting = commands.add_parser("document", help="write docs/performance.md from the JSON")
+    documenting.add_argument("--page", type=Path, default=PAGE)
+    for command in (comparing, documenting):
+        command.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    arguments = asked.parse_args(words)
+    if arguments.command == "compare":
+        systems = [s for s in SYSTEMS if s.name in (arguments.system or known)]
+        wanted = arguments.workload or [w.name for w in WORKLOADS if not w.long]
+        chosen = [w.scaled(arguments.scale) for w in WORKLOADS if w.name in wanted]
+        return compare(systems, chosen, scale=arguments.scale, results=arguments.results)
+    result = json.loads((arguments.results / "compare.json").read_text())
+    text = arguments.page.read_text()
+    arguments.page.write_text(between(text, "compared", markdown(result)))
+    return OK
+
+
+def compare(
+    systems: Sequence[System], workloads: Sequence[Workload], *, scale: float, results: Path
+) -> int:
+    """Every workload on every system, one after the other; what was made is written each time."""
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "scale": scale,
+        "systems": {},
+        "results": {},
+    }
+    failed = False
+    for system in systems:
+        _tell(f"installing {system.name}")
+        system.install()
+        about = {"versions": dict(system.versions()), "settings": dict(system.settings)}
+        result["systems"][system.name] = about
+    for workload in workloads:
+        found = result["results"].setdefault(workload.name, {})
+        for system in systems:
+            _tell(f"{workload.name} on {system.name}")
+            try:
+                reason = system.unfit(workload)
+                figures = measure(system, workload, tell=_tell) if reason is None else None
+                found[system.name] = figures or {"left_out": reason}
+            except SendlaterError as error:  # the others are still worth it
+                failed = True
+                found[system.name] = {"left_out": f"failed: {str(error).splitlines()[0]}"}
+                _tell(str(error))
+            write(result, results)
+        sys.stdout.write(f"\n{workload.name}\n\n{workload_table(found)}\n")
+    sys.stdout.write("\n" + "\n".join(verdicts(result)) + "\n")
+    broken = any(verdict.failed for verdict in judge(result["results"], scale=scale))
+    return FAILED if failed or broken else OK
+
+
+def write(result: Mapping[str, Any], folder: Path) -> None:
+    """The JSON and the page with plots."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / "compare.html").write_text(page(result))
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    # What was started is stopped, by whatever this is ended.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Sends and receives with sendlater's client; the environment says which installation."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from sendlater import Scheduler
+from sendlater.bench.load import NUMBER_BYTES, PARTITIONS, payload_of
+from sendlater.cli.connection import HERE, open_scheduler
+from sendlater.dialects import encode_cancel
+from sendlater.operations.arguments import Message
+
+PIECE_BYTES = 1 << 20
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def main() -> None:
+    """`send` or `receive`, as the first argument says."""
+    with open_scheduler(HERE) as scheduler:
+        name = os.environ["BENCH_NAME"]
+        {"send": send, "receive": receive}[sys.argv[1]](scheduler, name)
+
+
+def send(scheduler: Scheduler, name: str) -> None:
+    """Carry out the orders, as many at once as there are."""
+    print("ready", flush=True)
+    for lines in _pieces():
+        for verb, orders in groupby(lines, key=lambda line: line[:1]):
+            if verb == b"f":
+                scheduler.flush()
+                print("flushed", flush=True)
+            elif verb == b"c":
+                for order in orders:
+                    record = encode_cancel(inbox=scheduler.inbox, id=_id(name, order).encode())
+                    scheduler.broker.send(record)
+                scheduler.broker.flush()
+            else:  # a message sent again under its id is moved
+                scheduler.send_many(_message(name, order) for order in orders)
+
+
+def receive(scheduler: Scheduler, name: str) -> None:
+    """Note arrivals on the target topic."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    scheduler.broker.ensure(name, partitions=PARTITIONS)
+    with open(os.environ["BENCH_ARRIVALS"], "ab", buffering=0) as file:
+        file.write(b"ready\n")
+        for arrivals in scheduler.broker.follow(name, stop=stop):
+            now_ms = time.time_ns() // 1_000_000
+            values = (a.value[:NUMBER_BYTES].rstrip() for a in arrivals if a.value)
+            file.write(b"".join(b"%s %d\n" % (value, now_ms) for value in values))
+
+
+def _pieces() -> Iterator[list[bytes]]:
+    """Whole lines of the input, as many as there are now."""
+    rest = b""
+    while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield lines
+
+
+def _message(name: str, order: bytes) -> Message:
+    _, number, due_ms = order.split()
+    return {
+        "topic": name,
+        "value": payload_of(int(number)),
+        "key": number,
+        "id": _id(name, order),
+        "at": EPOCH + timedelta(milliseconds=int(due_ms)),
+    }
+
+
+def _id(name: str, order: bytes) -> str:
+    return f"{name[-8:]}.{order.split()[1].decode()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,365 @@
+"""The comparison with other systems, its pure parts: workloads, bounds, figures, tables."""
+
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bench.__main__ as door
+import bench.measure
+import bench.workloads
+from bench.__main__ import FAILED, OK, compare, main
+from bench.bounds import BOUNDS, Bound, judge
+from bench.measure import figures, measure
+from bench.report import COLUMNS, markdown, page, verdicts, workload_table
+from bench.system import Servers, System
+from bench.systems import SYSTEMS
+from bench.workloads import (
+    BURST_MARGIN_MS,
+    CANCEL,
+    LEAD_MS,
+    MOVE,
+    SCHEDULE,
+    WORKLOADS,
+    Workload,
+    due_times,
+    plan,
+)
+from sendlater.bench.ledger import Ledger
+from sendlater.errors import Unavailable
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_of(**changed):
+    """What one run of a load has shown: 4 messages, one of them 8 ms late."""
+    ledger = Ledger(due_ms=[1_000] * 4)
+    ledger.arrived([(0, 1_000), (1, 1_002), (2, 1_008), (3, 1_001)])
+    told = figures(ledger, used_s={"broker": 0.25, "sender": 0.15}, span_s=2.0)
+    return {
+        **told,
+        "unwanted": 0,
+        "memory_mib": {"broker": 10.0},
+        "memory_total_mib": 10,
+        **changed,
+    }
+
+
+def result_of(results, scale=1.0):
+    about = {"versions": {"thing": "1.2"}, "settings": {"acks": "all, as it must be"}}
+    names = {name: about for systems in results.values() for name in systems}
+    machine = "A machine."
+    told = {"machine": machine, "load_before": 0.1, "scale": scale}
+    return {**told, "systems": names, "results": results}
+
+
+def burst(rate, **wrong):
+    return {"first": run_of(delivered_per_s=rate, **wrong), "warm": run_of(delivered_per_s=rate)}
+
+
+def test_a_steady_load_orders_each_message_at_its_time():
+    load = Workload(name="x", rate=10, seconds=2, delays_ms=(0, 500))
+    orders = plan(load, first=100, sends_per_s=1)
+
+    assert [o.number for o in orders] == list(range(100, 120))
+    assert [o.at_ms for o in orders[:3]] == [0, 100, 200]
+    assert [o.due_ms for o in orders[:4]] == [0, 600, 200, 800]
+    assert due_times(orders) == [o.due_ms for o in orders]
+
+
+def test_a_burst_is_due_when_a_slow_system_has_taken_it_in():
+    orders = plan(Workload(name="x", burst=1_000), first=0, sends_per_s=500)
+
+    assert {(o.at_ms, o.due_ms) for o in orders} == {(0, BURST_MARGIN_MS + 2_000)}
+    assert len({o.number for o in orders}) == 1_000
+
+
+def test_a_herd_is_a_steady_load_and_a_burst_at_the_end_of_each_period():
+    load = Workload(name="x", rate=10, seconds=20, burst=50, every_s=10)
+    orders = plan(load, first=0, sends_per_s=1)
+    due = Counter(due_times(orders))
+
+    assert sum(due.values()) == 10 * 20 + 2 * 50
+    assert due[10_000 + LEAD_MS] >= 50
+    assert due[20_000 + LEAD_MS] >= 50
+    assert [o.at_ms for o in orders] == sorted(o.at_ms for o in orders)
+    assert all(o.due_ms - o.at_ms >= LEAD_MS - 1 for o in orders), "in good time"
+
+
+def test_with_changes_a_third_is_moved_and_a_third_must_not_arrive():
+    orders = plan(Workload(name="x", rate=30, seconds=3, changes=True), first=0, sends_per_s=1)
+    verbs = Counter(o.verb for o in orders)
+    cancelled = {o.number for o in orders if o.verb == CANCEL}
+    scheduled_ms = {o.number: o.due_ms for o in orders if o.verb == SCHEDULE}
+    moved = [o for o in orders if o.verb == MOVE]
+
+    assert verbs == {SCHEDULE: 90, MOVE: 30, CANCEL: 30}
+    assert cancelled == {n for n in scheduled_ms if n < 0}
+    assert all(o.due_ms > scheduled_ms[o.number] for o in moved)
+    due = due_times(orders)
+    assert len(due) == 60
+    assert all(due[o.number] == o.due_ms for o in moved), "the last order counts"
+
+
+def test_two_runs_of_a_load_share_no_number():
+    load = Workload(name="x", rate=30, seconds=3, changes=True)
+    first, warm = ({o.number for o in plan(load, first=f, sends_per_s=1)} for f in (0, 1_000))
+
+    assert not first & warm
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_every_workload_can_be_made_small(workload):
+    small = workload.scaled(0.001)
+
+    assert (small.rate, small.delays_ms, small.name) == (
+        workload.rate,
+        workload.delays_ms,
+        workload.name,
+    )
+    assert small.most <= max(300, workload.most // 100)
+    assert workload.scaled(1.0) == workload
+    assert bool(plan(small, first=0, sends_per_s=100)) == bool(workload.rate or workload.burst)
+
+
+def test_bounds_name_workloads_and_systems_that_exist():
+    workloads = {workload.name for workload in WORKLOADS}
+    systems = {system.name for system in SYSTEMS}
+    for bound in BOUNDS:
+        assert {bound.workload, bound.than_workload or bound.workload} <= workloads, str(bound)
+        assert {bound.system, bound.than or bound.system} <= systems, str(bound)
+        assert {bound.figure, bound.than_figure or bound.figure} <= {*COLUMNS.values()}, (
+            f"no table shows it: {bound}"
+        )
+
+
+def test_a_ratio_of_two_systems_is_held_against_its_bound():
+    bound = Bound(workload="w", figure="warm.delivered_per_s", than="NATS", at_least=4)
+    slow = {"w": {"sendlater": burst(39), "NATS": burst(10)}}
+    fast = {"w": {"sendlater": burst(40), "NATS": burst(10)}}
+
+    assert bound.value(slow) == 3.9
+    assert not bound.holds(3.9)
+    assert bound.value(fast) == 4.0
+    assert bound.holds(4.0)
+    assert bound.value({"w": {"sendlater": burst(39)}}) is None, "not measured"
+    assert bound.value({"w": {"sendlater": burst(39), "NATS": {"left_out": "failed"}}}) is None
+
+
+def test_a_run_fails_by_a_bound_and_a_small_one_only_by_its_balance():
+    name = "burst 300,000"
+    short = {name: {"sendlater": burst(100), "NATS": burst(100)}}
+
+    def failed(results, scale):
+        return [str(v) for v in judge(results, scale=scale) if v.failed]
+
+    assert len(failed(short, 1.0)) == 2
+    assert failed(short, 0.1) == []
+    losing = {name: {"sendlater": burst(100, lost=1), "NATS": burst(100, lost=5)}}
+    told = "FAILED (1): burst 300,000: first.lost of sendlater: at most 0"
+    assert failed(losing, 0.1) == [told]
+    assert verdicts(result_of(losing))[-2:] == [
+        told,
+        "holds: 7 counts of lost, early, duplicated and unwanted messages are 0",
+    ]
+
+
+def test_figures_count_cpu_for_each_message_and_lateness_by_share():
+    told = run_of()
+
+    assert (told["delivered"], told["lost"], told["late_ms"]["max"]) == (4, 0, 8)
+    assert told["cpu_us_per_message"] == 100_000
+    assert told["cpu_cores"] == 0.2
+    assert told["delivered_per_s"] == 500, "4 in 8 ms"
+    assert told["late_ms_at"][0] == [0, 0]
+    assert told["late_ms_at"][-1] == [100, 8]
+
+
+def test_a_load_without_messages_has_cpu_alone():
+    told = figures(Ledger(), used_s={"service": 1.0}, span_s=10.0)
+
+    assert (told["cpu_cores"], told["cpu_us_per_message"], told["late_ms_at"]) == (0.1, None, [])
+
+
+def test_a_table_leaves_out_columns_that_nobody_has_and_tells_who_is_missing():
+    text = workload_table({"sendlater": burst(500), "dramatiq": {"left_out": "cannot cancel"}})
+    head, _, row = text.splitlines()[:3]
+
+    assert "pending sent/s" not in head
+    assert head.count("|") == row.count("|")
+    assert row.startswith("| sendlater | 2 | 8 | 8 | 8 | 500 |")
+    assert text.endswith("dramatiq: cannot cancel.")
+    assert workload_table({"NATS": {"cold_s": 2.5}}).splitlines()[2] == "| NATS | 2.5 |"
+
+
+def test_the_page_has_the_plots_and_needs_no_network():
+    idle = run_of(scheduled=0, late_ms_at=[])
+    results = {"burst 300,000": {"sendlater": burst(500)}, "idle": {"NATS": {"warm": idle}}}
+    html = page(result_of(results))
+
+    assert html.count("Plotly.newPlot(") >= 6, "four of the burst, two of idle"
+    assert not re.search(r"<(script|link)[^>]*(src|href)=", html)
+    assert "<h2>burst 300,000</h2>" in html
+
+
+def test_the_documentation_is_made_from_the_json(tmp_path):
+    result = result_of({"burst 300,000": {"sendlater": burst(500)}}, scale=0.5)
+    (tmp_path / "compare.json").write_text(json.dumps(result))
+    made = shutil.copy(ROOT / "docs" / "performance.md", tmp_path)
+    for _ in range(2):
+        assert main(["document", "--results", str(tmp_path), "--page", str(made)]) == OK
+    text = Path(made).read_text()
+
+    assert text.count(markdown(result)) == 1
+    for told in ("A machine.", "0.5 times", "### Burst 300,000", "- acks: all", "thing 1.2"):
+        assert told in text
+
+
+def system_of(name, servers):
+    return System(
+        name=name,
+        settings={},
+        versions=dict,
+        sender=["true"],
+        receiver=["true"],
+        servers=servers,
+        verbs="s",
+        rate_max=5,
+        messages_max=10,
+    )
+
+
+def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
+    tmp_path, monkeypatch, capsys
+):
+    def broken(_directory: Path) -> Servers:
+        raise Unavailable("it does not start")
+
+    systems = [system_of("NATS", broken), system_of("sendlater", broken)]
+    load = Workload(name="burst 300,000", burst=5)
+    assert compare(systems[:1], [load], scale=1.0, results=tmp_path) == FAILED
+    assert "NATS: failed: it does not start." in capsys.readouterr().out
+
+    rates = {"NATS": 100, "sendlater": 100}
+    monkeypatch.setattr(door, "measure", lambda system, _load, *, tell: burst(rates[system.name]))
+    assert compare(systems, [load], scale=1.0, results=tmp_path) == FAILED, "a bound"
+    rates["sendlater"] = 1_000
+    assert compare(systems, [load], scale=1.0, results=tmp_path) == OK
+    assert "holds (10): burst 300,000" in capsys.readouterr().out
+    assert json.loads((tmp_path / "compare.json").read_text())["scale"] == 1.0
+    assert (tmp_path / "compare.html").exists()
+
+    unfit = [
+        Workload(name="x", burst=11),
+        Workload(name="y", rate=1, seconds=1, changes=True),
+        Workload(name="z", rate=6, seconds=1),
+    ]
+    assert [systems[0].unfit(one) for one in (load, *unfit)] == [
+        None,
+        "more than 10 messages at once",
+        "cannot move or cancel",
+        "more than 5 messages a second",
+    ]
+
+
+def test_what_is_installed_is_pinned():
+    """An exact version for each package that is asked for, and hashes where the tool has them."""
+    drivers = ROOT / "bench" / "drivers"
+    wanted = json.loads((drivers / "node" / "package.json").read_text())["dependencies"]
+    locked = json.loads((drivers / "node" / "package-lock.json").read_text())["packages"]
+    for name, version in wanted.items():
+        assert locked[f"node_modules/{name}"]["version"] == version
+    assert all("integrity" in about for path, about in locked.items() if path)
+    text = (drivers / "python" / "requirements.txt").read_text()
+    assert text.count("==") <= text.count("--hash=")
+    assert "http" not in text + json.dumps(locked)
+
+
+SENDER = """
+import os, sys
+fault, due = sys.argv[1], {}
+print("ready", flush=True)
+for line in sys.stdin:
+    verb, *rest = line.split()
+    if verb in "sm":
+        due[rest[0]] = int(rest[1])
+    elif verb == "c":
+        due.pop(rest[0]) if fault != "unwanted" else None
+    else:
+        lines = [f"{number} {at_ms + 3}\\n" for number, at_ms in due.items()]
+        if fault == "ends":
+            sys.exit("it has a bad day")
+        changed = {"lost": lines[:-1], "duplicated": lines + lines[-1:]}.get(fault, lines)
+        with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+            file.write("".join(changed))
+        due.clear()
+        print("flushed", flush=True)
+"""
+RECEIVER = """
+import os, signal
+with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+    file.write("ready\\n")
+signal.pause()
+"""
+
+KEEPING = """
+import os, signal, time
+with open(os.environ["BENCH_ARRIVALS"], "a") as file:
+    file.write(f"ready\\n0 {time.time_ns() // 10**6}\\n")
+signal.pause()
+"""
+
+
+def pretended(fault):
+    """A system without servers that "delivers" all at once, 3 ms late, and has one fault."""
+    return System(
+        name="pretended",
+        settings={},
+        versions=dict,
+        sender=[sys.executable, "-c", SENDER, fault],
+        receiver=[sys.executable, "-c", RECEIVER],
+        servers=lambda _directory: nullcontext(Servers({}, {})),
+    )
+
+
+@pytest.mark.parametrize("fault", ["none", "lost", "duplicated", "unwanted"])
+def test_a_run_finds_what_a_system_does_wrong(fault, monkeypatch):
+    monkeypatch.setattr(bench.measure, "QUIET_S", 0.5)
+    monkeypatch.setattr(bench.workloads, "CHANGE_AFTER_MS", 10)
+    monkeypatch.setattr(bench.workloads, "MOVED_BY_MS", 100)
+    load = Workload(name="x", rate=300, seconds=0.1, delays_ms=(0,), changes=True)
+    told = measure(pretended(fault), load, tell=lambda _line: None)
+
+    for phase in ("first", "warm"):
+        counts = {name: told[phase][name] for name in ("lost", "early", "duplicated", "unwanted")}
+        wrong = {"unwanted": 10}.get(fault, 1)
+        assert counts == {name: wrong * (name == fault) for name in counts}
+        assert told[phase]["scheduled"] == 20
+        assert told[phase]["late_ms"]["max"] == 3
+        assert set(told[phase]["memory_mib"]) == {"sender", "receiver"}
+
+
+def test_a_driver_that_ends_is_told_with_its_last_words():
+    load = Workload(name="x", rate=300, seconds=0.1)
+    with pytest.raises(Unavailable, match="it has a bad day"):
+        measure(pretended("ends"), load, tell=lambda _line: None)
+
+
+def test_a_restart_counts_from_the_start_of_the_servers_to_the_first_delivery(monkeypatch):
+    """The pretended system keeps nothing; but for one that delivers what it finds in a file."""
+    monkeypatch.setattr(bench.measure, "QUIET_S", 0.5)
+    monkeypatch.setattr(bench.measure, "RESTART_DUE_MS", 10)
+    load = Workload(name="x", pending=5, restart=True)
+    with pytest.raises(Unavailable, match="nothing was delivered"):
+        measure(pretended("none"), load, tell=lambda _line: None)
+
+    keeping = replace(pretended("none"), receiver=[sys.executable, "-c", KEEPING])
+    told = measure(keeping, load, tell=lambda _line: None)
+    assert told["pending"] == 5
+    assert told["cold_s"] >= 0

@@ -593,6 +593,33 @@ def test_a_filter_is_completed_and_what_is_none_is_told(page):
     told(page, "Expected id:, topic:, caller:, due: or state:, got colour:red")
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("id:inv*", {"id_prefix": "inv"}),
+        ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
+        ("id:dead:1*", {"id_prefix": "dead:1"}),
+        ("topic:emails caller:shop state:claimed", None),
+        ("due:<2h", {"due_from": "", "due_to": "+2h"}),
+        ("due:>1h30m", {"due_from": "+1h30m", "due_to": ""}),
+        ("due:1h..2h", {"due_from": "+1h", "due_to": "+2h"}),
+        ("due:2026-12-01T08:00:00Z..2026-12-02T08:00:00+01:00", None),
+    ],
+)
+def test_a_filter_is_written_as_it_was_read(page, text, address):
+    """The field fills the address, and the address the field."""
+    read, written = page.evaluate(
+        """async text => {
+            const script = document.querySelector('link[href$="/search.js"]').href;
+            const { read, write } = await import(script);
+            return [read(text), write(read(text))];
+        }""",
+        text,
+    )
+    assert address is None or read == address
+    assert written == text
+
+
 def test_the_chart_is_zoomed_by_the_wheel_and_moved_by_keys(page):
     chart_ready(page)
     before = span_drawn_ms(page)

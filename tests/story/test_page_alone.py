@@ -37,6 +37,9 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             expect(page.locator("#first-told")).to_contain_text(
                 re.compile(r"Arrived on hello, [\d.]+ ms after its due time")
             )
+            page.get_by_role("button", name="Python", exact=True).click()
+            exec(page.locator("#sample").inner_text(), {})
+            assert page.request.get("/v1/stats").json()["pending"] == 1
             page.get_by_role("link", name="See its life").click()
             expect(page.locator("#state")).to_have_text("delivered")
 

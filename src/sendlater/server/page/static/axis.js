@@ -8,10 +8,13 @@ const MONTHS = [1, 3, 6, 12, 24, 60, 120, 600, 1200, 6000, 12000];
 // The smallest step of which at most `most` fit.
 export const stepFor = (length, most) => STEPS.find((step) => length / step <= most) ?? Math.ceil(length / most / D) * D;
 
+// Weeks begin on Mondays; 1970 began on a Thursday.
+const monday = (step) => (step % (7 * D) ? 0 : 4 * D);
+
 // Edges on round instants: while time goes on, bars keep their place and only numbers change.
 export function grid([from, to], most) {
-  const step = stepFor(to - from, most);
-  const first = Math.floor(from / step) * step;
+  const step = stepFor(to - from, most), week = monday(step);
+  const first = Math.floor((from - week) / step) * step + week;
   return { step, from: first, buckets: Math.max(1, Math.ceil((to - first) / step)) };
 }
 
@@ -27,24 +30,23 @@ function label(shown, step) {
 export function timeTicks([from, to], most) {
   const step = stepFor(to - from, most);
   if (step > 7 * D) return monthTicks([from, to], most);
-  const zone = zoneMs(from), ticks = [];
-  for (let at = Math.ceil((from + zone) / step) * step; at <= to + zone; at += step) ticks.push([at - zone, label(at, step)]);
+  const zone = zoneMs(from), week = monday(step), ticks = [];
+  for (let at = Math.ceil((from + zone - week) / step) * step + week; at <= to + zone; at += step) ticks.push([at - zone, label(at, step)]);
   return ticks;
 }
 function monthTicks([from, to], most) {
   const [first, last] = [new Date(from + zoneMs(from)), new Date(to + zoneMs(to))];
   const months = (last.getUTCFullYear() - first.getUTCFullYear()) * 12 + last.getUTCMonth() - first.getUTCMonth();
   const step = MONTHS.find((each) => months / each <= most) ?? MONTHS.at(-1);
-  const begin = first.getUTCFullYear() * 12 + Math.ceil(first.getUTCMonth() / step) * step, ticks = [];
-  for (let n = begin; ticks.length < 2 * most; n += step) {
-    const at = Date.UTC(Math.floor(n / 12), n % 12);
-    if (at > to + zoneMs(to)) break;
-    if (at >= from + zoneMs(from)) ticks.push([at - zoneMs(at), step < 12 && n % 12 ? NAMES[n % 12] : String(Math.floor(n / 12))]);
+  const begin = Math.ceil((first.getUTCFullYear() * 12 + first.getUTCMonth()) / step) * step, ticks = [];
+  for (let n = begin; n <= begin + 2 * most * step; n += step) {
+    const at = Date.UTC(Math.floor(n / 12), n % 12) - zoneMs(to);
+    if (at >= from && at <= to) ticks.push([at, step < 12 && n % 12 ? NAMES[n % 12] : String(Math.floor(n / 12))]);
   }
   return ticks;
 }
 
-// A round number that is at least `top`, and three or four lines below it.
+// A round number that is at least `top`, and up to five lines below it.
 export function valueTicks(top, log) {
   if (log) {
     const ticks = [];
@@ -53,7 +55,7 @@ export function valueTicks(top, log) {
     return { top: Math.max(10, ticks.at(-1) ?? 10), ticks: ticks.filter((_, i) => i % every === 0) };
   }
   const size = 10 ** Math.floor(Math.log10(Math.max(top, 4) / 4));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * size).find((each) => Number.isInteger(each) && each * 4 >= top);
+  const step = [1, 2, 2.5, 5, 10].map((n) => n * size).find((each) => Number.isInteger(each) && each * 5 >= top);
   const lines = Math.max(1, Math.ceil(top / step));
   return { top: lines * step, ticks: Array.from({ length: lines + 1 }, (_, n) => n * step) };
 }

@@ -1,5 +1,5 @@
 // A chart of bars over time, as SVG: what is where; zoom by wheel, pan on the axis, select by dragging, hover.
-import { $, count, el, iso, short, span, svg, timeText } from "./shared.js";
+import { count, el, LAST_MS, short, span, svg, timeText } from "./shared.js";
 import { timeTicks, valueTicks } from "./axis.js";
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [48, 16, 32, 32];
@@ -26,6 +26,7 @@ export function makeChart(place, { onView, onSelect }) {
     width = place.clientWidth;
     height = place.clientHeight;
     if (!got || !width) return;
+    if (hover >= got.counts.length) hover = null; // of bars that are no more
     root.setAttribute("width", width);
     root.setAttribute("height", height);
     const seen = got.counts.filter((_, i) => got.edges_ms[i + 1] > view[0] && got.edges_ms[i] < view[1]);
@@ -118,7 +119,7 @@ export function makeChart(place, { onView, onSelect }) {
   let changed = 0, scrolled = 0, moved = 0, held = null;
   function move(now) {
     moved = performance.now();
-    const length = Math.max(VIEW_MS_MIN, now[1] - now[0]), from = Math.max(0, now[0]);
+    const length = Math.min(Math.max(VIEW_MS_MIN, now[1] - now[0]), LAST_MS), from = Math.min(Math.max(0, now[0]), LAST_MS - length);
     draw(got, [from, from + length]);
     clearTimeout(changed);
     changed = setTimeout(() => onView(view), ASK_AFTER_MS);

@@ -31,7 +31,8 @@ System.out.println(HttpClient.newHttpClient().send(request, BodyHandlers.ofStrin
   Go: `body := strings.NewReader(\`${message}\`)
 request, _ := http.NewRequest("POST", "${url}", body)
 request.Header.Set("content-type", "application/json")${token ? "\nrequest.Header.Set(\"authorization\", \"Bearer \"+token)" : ""}
-answer, err := http.DefaultClient.Do(request)`,
+answer, err := http.DefaultClient.Do(request)
+fmt.Println(answer, err)`,
 };
 
 let sent = null, over = false;

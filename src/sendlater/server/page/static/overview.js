@@ -47,20 +47,21 @@ async function showTrend() {
 }
 
 // --- health ---
-function vital(name, value, told, bad = false) {
-  return el("span", { class: `vital ${bad ? "bad" : ""}`, id: `vital-${name}` }, el("span", {}, told), " ", el("b", {}, value));
+function vital(name, told, value, bad = false) {
+  if (!$(`#vital-${name}`)) $("#vitals").append(el("span", { id: `vital-${name}` }, el("span", {}, told), " ", el("b")));
+  $(`#vital-${name}`).className = bad ? "vital bad" : "vital";
+  put($(`#vital-${name} b`), value);
 }
 function showHealth(s) {
   const lag = s.intake_lag && Object.values(s.intake_lag).reduce((a, b) => a + b, 0);
   const all = Object.values(s.workers || {}), heard = s.service_heard_ms != null && s.service_heard_ms <= HEARD_MS_MAX;
-  $("#vitals").replaceChildren(
-    vital("redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, "Redis", Boolean(s.error)),
-    vital("broker", s.intake_lag === null ? "no answer" : "answers", "Broker", s.intake_lag === null),
-    vital("lag", count(lag), "Intake lag"),
-    vital("queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : "none", "Queries", !heard || !all.every(Boolean)),
-    vital("rejected", count(s.rejected), "Rejected", s.rejected > 0),
-    vital("dead", count(s.dead), "Dead", s.dead > 0),
-    ...(s.canary_late_ms == null ? [] : [vital("canary", span(s.canary_late_ms), "Last canary")]));
+  vital("redis", "Redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, Boolean(s.error));
+  vital("broker", "Broker", s.intake_lag === null ? "no answer" : "answers", s.intake_lag === null);
+  vital("lag", "Intake lag", count(lag));
+  vital("queries", "Queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : "none", !heard || !all.every(Boolean));
+  vital("rejected", "Rejected", count(s.rejected), s.rejected > 0);
+  vital("dead", "Dead", count(s.dead), s.dead > 0);
+  if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
   const more = s.why.filter((one) => one !== $("#headline-text").textContent), told = more.join("\n");
   if (($("#why").dataset.told ?? "") === told) return;
   $("#why").dataset.told = told;
@@ -79,7 +80,7 @@ function showStats(s) {
   if (firstStart || empty) (firstStart ??= import("./first.js")).then((first) => first.show(s, empty));
   if (!performance.getEntriesByName("numbers-shown").length) performance.mark("numbers-shown");
   // The first page follows the time, unless one is at work in it.
-  if (Date.now() - tableAsked > TABLE_MS && !given("cursor") && !$("#rows").contains(document.activeElement)) {
+  if (Date.now() - tableAsked > TABLE_MS && !given("cursor") && !$("#rows").matches(":hover, :focus-within")) {
     tableAsked = Date.now();
     guard(showPage)();
   }

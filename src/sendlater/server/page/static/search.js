@@ -2,7 +2,7 @@
 import { $, el } from "./shared.js";
 
 export const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to", "state"];
-const WORD = /(?:([a-z]+):)?(?:"([^"]*)"?|(\S+))/g;
+const WORD = /(?:([a-z]+):)?(?:"((?:\\.|[^"\\])*)"?|(\S+))/g;
 const KEYS = { id: "begins with", topic: "target topic", caller: "who sent it", due: "when", state: "pending or claimed" };
 const DUE = ["<1h", "<1d", ">1d", "1h..2h"];
 const SHOWN_MAX = 8;
@@ -11,13 +11,14 @@ const SHOWN_MAX = 8;
 export function read(text) {
   const found = {};
   for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
-    const value = quoted ?? plain;
+    const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
+    if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
     if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, caller:, due: or state:, got ${whole}`);
     if (key === "due") Object.assign(found, readDue(value));
     else if (key === "state" && !["pending", "claimed"].includes(value)) throw new Error(`Expected state:pending or state:claimed, got ${whole}`);
     else if (key && key !== "id") found[key] = value;
     else if (found.id_prefix) throw new Error(`Expected one id, got ${found.id_prefix} and ${value}`);
-    else found.id_prefix = value.replace(/\*$/, "");
+    else found.id_prefix = quoted === undefined ? value.replace(/\*$/, "") : value;
   }
   return found;
 }
@@ -29,9 +30,10 @@ function readDue(value) {
 }
 // The text of a filter, so that an address fills the field.
 export function write(filter) {
-  const value = (text) => (/[\s":]/.test(text) ? `"${text}"` : text);
+  const quote = (text) => `"${text.replace(/["\\]/g, "\\$&")}"`;
+  const value = (text) => (/[\s"]/.test(text) ? quote(text) : text);
   const words = ["topic", "caller", "state"].filter((key) => filter[key]).map((key) => `${key}:${value(filter[key])}`);
-  if (filter.id_prefix) words.unshift(`id:${/\s|"/.test(filter.id_prefix) ? `"${filter.id_prefix}"` : `${filter.id_prefix}*`}`);
+  if (filter.id_prefix) words.unshift(`id:${/[\s"*]/.test(filter.id_prefix) ? quote(filter.id_prefix) : `${filter.id_prefix}*`}`);
   const [from, to] = [filter.due_from, filter.due_to].map((text) => (text ?? "").replace(/^\+/, ""));
   if (from || to) words.push(`due:${from && to ? `${from}..${to}` : from ? `>${from}` : `<${to}`}`);
   return words.join(" ");

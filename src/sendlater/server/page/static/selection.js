@@ -2,7 +2,7 @@
 import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
 import { filter, look, mark, selected, showPage } from "./table.js";
 import { write } from "./search.js";
-import { drawTimeline } from "./timeline.js";
+import { countSelected, drawTimeline } from "./timeline.js";
 
 const IDS_MAX = 1000;
 const SELECTS = ["id_prefix", "topic", "caller", "due_from", "due_to"];
@@ -13,14 +13,19 @@ function wanted() {
   return selected.size ? { ids: [...selected.keys()] } : filtered();
 }
 const filtered = () => Object.fromEntries(Object.entries(filter()).filter(([name]) => SELECTS.includes(name)));
-const words = () => (selected.size ? `${count(selected.size)} selected` : `All that match ${write(filtered())}`);
+function words() {
+  if (selected.size) return `${count(selected.size)} selected`;
+  const { due_from, due_to, ...more } = filtered();
+  const n = Object.keys(more).length ? null : countSelected();
+  return n === null ? `All that match ${write(filtered())}` : `${count(n)} in the selected span`;
+}
 
 function deed(id, label, verb, path, more, what, kind = "") {
   const work = guard(async () => {
     const chosen = { ...wanted(), ...more() };
     const dry = await ask("POST", path, { ...chosen, dry_run: true });
     const n = `${count(dry.matched)} ${dry.matched === 1 ? "schedule" : "schedules"}`;
-    if (!(await confirmed(`${verb} ${n}?`, [what(n), `Chosen: ${words()}. It goes into the audit trail.`], { danger: kind === "danger" }))) return;
+    if (!(await confirmed(`${verb} ${n}?`, [what(n), `Chosen: ${selected.size ? words() : write(filtered())}. It goes into the audit trail.`], { danger: kind === "danger" }))) return;
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); } : null;
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`, { undo: back });
@@ -33,7 +38,7 @@ const again = () => Promise.all([showPage(), drawTimeline()]);
 
 // Shown while something is selected; never covers what has the focus, as the page ends below it.
 export function tellSelection() {
-  const on = can.admin && (selected.size > 0 || Object.keys(filtered()).length > 0) && !filter().state;
+  const on = can.admin && (selected.size > 0 || Object.keys(filtered()).length > 0) && filter().state !== "claimed";
   $("#bulk").hidden = !on;
   document.body.classList.toggle("selecting", on);
   if (on) put($("#bulk-what"), words());

@@ -63,7 +63,8 @@ export function span(ms) {
     if (late >= size) return `${(ms / size).toFixed(1)} ${unit}`;
   return `${(ms / 1000).toFixed(1)} s`;
 }
-const LAST_MS = 253402300799999;
+// The year 9999; what is due later is told in milliseconds.
+export const LAST_MS = 253402300799999;
 export const timesAre = () => localStorage.getItem("times") || "utc";
 export const zoneMs = (ms) => (timesAre() === "local" ? -60000 * new Date(ms).getTimezoneOffset() : 0);
 export function timeText(ms) {

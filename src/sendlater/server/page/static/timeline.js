@@ -1,5 +1,5 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
-import { $, ask, body, count, el, given, guard, iso, isLive, onStats, onTimes, query, remember, span, time } from "./shared.js";
+import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
 import { COLOURS, makeChart, overdueCounts } from "./chart.js";
 import { grid } from "./axis.js";
 
@@ -11,7 +11,7 @@ const SPIKES_TOLD = 3;
 const LATE_WORTH_TELLING_MS = 1000;
 const REDRAW_MS = 4000;
 let range, zoomed, selected, got = null;
-let last_ms = Number(body.lastDue) || 0;
+let last_ms = Math.min(Number(body.lastDue) || 0, LAST_MS);
 let asked = 0, answered = 0;
 let told = () => {}, filter = () => {};
 export const onSelect = (work) => { told = work; };
@@ -58,7 +58,7 @@ export async function drawTimeline(asking = askTimeline()) {
   if (mine !== asked) return;
   got = answer;
   answered = Date.now();
-  if (got.last_due_ms) last_ms = got.last_due_ms;
+  if (got.last_due_ms) last_ms = Math.min(got.last_due_ms, LAST_MS);
   redraw();
   asTable();
   tellSpike();
@@ -106,6 +106,12 @@ function asTable() {
   });
   // The focused element must stay while numbers are updated.
   if (!$("#chart-table").contains(document.activeElement)) $("#chart-table tbody").replaceChildren(...rows);
+}
+
+// How many are due in the selected span; null if it does not begin and end with bars in view.
+export function countSelected() {
+  const [first, last] = (selected ?? []).map((at) => got?.edges_ms.indexOf(at) ?? -1);
+  return first >= 0 && last > first ? sum(got.counts.slice(first, last)) : null;
 }
 
 function select(from, to) {

@@ -6,7 +6,16 @@ from itertools import product
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from pages import COUNT, HOUR_MS, Installation, chart_ready, chromium, first_view_ms, opened
+from pages import (
+    COUNT,
+    HOUR_MS,
+    Installation,
+    chart_ready,
+    chromium,
+    first_view_ms,
+    opened,
+    weight_bytes,
+)
 from playwright.sync_api import expect
 from servers import ServiceProcess, wait_until
 
@@ -835,9 +844,7 @@ def test_the_first_view_is_there_soon_and_light(page):
     )
     page.goto("/")
     chart_ready(page)
-    whole = page.evaluate(
-        "performance.getEntriesByType('resource').reduce((sum, r) => sum + r.decodedBodySize, 0)"
-    )
+    whole = weight_bytes(page)
     assert 50_000 < whole < WEIGHT_BYTES_MAX
     page.reload()
     chart_ready(page)

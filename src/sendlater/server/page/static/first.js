@@ -2,7 +2,7 @@
 import { $, ask, body, can, el, guard, put, query, say, span } from "./shared.js";
 
 const DELAY_S = 10;
-const LOOKS_EVERY_MS = 1000;
+const [LOOKS_EVERY_MS, LOOKS_FOR_MS] = [1000, 60_000];
 const url = `${location.origin}/v1/schedules`;
 const token = body.tokens === "true";
 const message = `{"topic": "hello", "value": "hi", "delay": "${DELAY_S}s"}`;
@@ -65,16 +65,19 @@ async function watch() {
     put($("#first-told"), "Due now. Looking for it…");
     try {
       const got = await ask("GET", "/v1/deliveries?" + query({ search: sent.id, limit: 5 }));
-      const found = got.items.find((one) => one.id === sent.id);
-      if (found) return arrived(found);
+      if (got.items.length) return ended(got.items[0]);
     } catch (error) { say(error.message, { bad: true }); }
   }
-  setTimeout(watch, LOOKS_EVERY_MS);
+  if (left > -LOOKS_FOR_MS) setTimeout(watch, LOOKS_EVERY_MS);
+  else ended(null);
 }
-function arrived(found) {
+function ended(found) {
   over = true;
-  $("#first-told").replaceChildren(el("b", { class: "good" }, "Arrived"), ` on ${found.topic}, ${span(found.late_ms)} after its due time. `, el("a", { href: "/schedule?" + query({ id: found.id }) }, "See its life"));
   $("#first-send").disabled = false;
+  const told = $("#first-told");
+  if (!found) put(told, "It has not arrived within a minute; the first line of this page may say why.");
+  else if (found.topic !== sent.topic) told.replaceChildren(el("b", { class: "bad" }, "Rejected"), ". ", el("a", { href: "/rejected" }, "See why"));
+  else told.replaceChildren(el("b", { class: "good" }, "Arrived"), ` on ${found.topic}, ${span(found.late_ms)} after its due time. `, el("a", { href: "/schedule?" + query({ id: sent.id }) }, "See its life"));
 }
 
 // Stays until one leaves the page: what was watched shall not vanish when it arrives.

@@ -36,7 +36,7 @@ async function itsChanges() {
 const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven" };
 const KINDS = { cancelled: "bad" };
 function stepsOf(one, changes, delivered, versions) {
-  const steps = versions.map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
+  const steps = versions.toReversed().map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
   if (one?.origin && !versions.some((each) => each.place === one.origin.place)) steps.push({ at: one.origin.timestamp_ms, what: "scheduled", kind: "calm", more: ["on ", toPlace(one.origin)] });
   for (const entry of changes) {
     const what = VERBS[entry.action] ?? entry.action;

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import httpx2
-from pages import Installation, chromium, first_view_ms
+from pages import Installation, chromium, first_view_ms, weight_bytes
 from playwright.sync_api import Browser
 from servers import own_redis
 
@@ -63,6 +63,7 @@ def views(browser: Browser, url: str) -> None:
             page = context.new_page()
             page.goto("/")
             found = first_view_ms(page)
+            weight = weight_bytes(page)
             if visit == "view again":
                 page.reload()
                 found = first_view_ms(page)
@@ -73,7 +74,7 @@ def views(browser: Browser, url: str) -> None:
             f"{name} {median(one[name] for one in seen):.0f} (max {worst[name]:.0f})"
             for name in worst
         )
-        tell(visit, f"ms: {told}")
+        tell(visit, f"ms: {told}; {weight / 1_000:.0f} KB")
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -131,6 +131,16 @@ MARKS = """() => {
 }"""
 
 
+def weight_bytes(page: Page) -> int:
+    """Everything that the page has loaded, unpacked."""
+    found: int = page.evaluate(
+        """() => [...performance.getEntriesByType('navigation'),
+            ...performance.getEntriesByType('resource')]
+            .reduce((sum, one) => sum + one.decodedBodySize, 0)"""
+    )
+    return found
+
+
 def first_view_ms(page: Page) -> dict[str, float]:
     """Milliseconds from asking for the overview until it was painted, numbers were there, rows,
     and the timeline was drawn."""

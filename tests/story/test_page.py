@@ -2,10 +2,20 @@
 
 import json
 import re
+from itertools import product
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from pages import COUNT, HOUR_MS, Installation, chart_ready, chromium, first_view_ms, opened
+from pages import (
+    COUNT,
+    HOUR_MS,
+    Installation,
+    chart_ready,
+    chromium,
+    first_view_ms,
+    opened,
+    weight_bytes,
+)
 from playwright.sync_api import expect
 from servers import ServiceProcess, wait_until
 
@@ -66,7 +76,7 @@ def page(browser, installation):
 def drag(page, *, start=0.4, end=0.7):
     """Drag over a part of the chart, told in shares of its width."""
     chart_ready(page)
-    box = page.locator("#chart .nsewdrag").bounding_box()
+    box = page.locator("#chart").bounding_box()
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * start, middle)
     page.mouse.down()
@@ -77,6 +87,19 @@ def drag(page, *, start=0.4, end=0.7):
 
 def address_of(page, name):
     return page.evaluate(f"new URLSearchParams(location.search).get('{name}')")
+
+
+def settings(page):
+    """The menu of the visitor, open."""
+    menu = page.locator("#settings")
+    if menu.get_attribute("open") is None:
+        menu.locator("summary").click()
+    return menu
+
+
+def search(page, text):
+    page.get_by_role("combobox").fill(text)
+    page.keyboard.press("Enter")
 
 
 def say_yes(page):
@@ -93,11 +116,23 @@ def undo_last(page):
     say_yes(page)
 
 
-def traces(page):
-    """Name and colour of everything that is drawn."""
+def topics_drawn(page):
+    """The topics that have a colour in the chart."""
     return page.evaluate(
-        "document.querySelector('#chart').data.map(d => [d.name, d.marker?.color])"
+        "[...document.querySelectorAll('#chart [data-topic]')].map(e => e.dataset.topic)"
     )
+
+
+def chart_says(page, text):
+    expect(page.locator("#chart svg text").filter(has_text=text)).not_to_have_count(0)
+
+
+def span_drawn_ms(page):
+    """How much time the chart as a table covers."""
+    times = page.locator("#chart-table tbody time").evaluate_all(
+        "all => all.map(one => Number(one.dataset.ms))"
+    )
+    return max(times) - min(times)
 
 
 # --- 1: the overview ----------------------------------------------------------------------------
@@ -108,17 +143,20 @@ def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, ins
     with installation.scheduler() as s:
         for n in range(20):
             s.send_later("emails", f"m{n}", id=f"soon-{n}", delay=0.2)
-    expect(page.locator("#tiles .tile").first).to_have_id("tile-late")
-    expect(page.locator("#tile-late b")).not_to_contain_text("-")
-    expect(page.locator("#tile-pending b")).to_have_text("200,000")
-    expect(page.locator("#tile-day b")).not_to_have_text("0")
-    expect(page.locator("#tile-overdue b")).to_have_text("0")
-    expect(page.locator("#tile-oldest b")).to_have_text("-")
-    expect(page.locator("#tile-rejected b")).to_have_text("0")
-    expect(page.locator("#tile-redis b")).to_contain_text("MiB")
-    expect(page.locator("#tile-broker b")).to_have_text("answers")
-    expect(page.locator("#tile-lag b")).to_have_text("0")
-    expect(page.locator("#tile-lanes b")).to_have_text("3 of 3")
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile(r"On time: p99 .* over the last ")
+    )
+    expect(page.locator("#numbers .card").first).to_have_id("number-late")
+    expect(page.locator("#number-late b")).to_contain_text(" ms")
+    expect(page.locator("#number-pending b")).to_have_text("200,000")
+    expect(page.locator("#number-pending small")).to_contain_text(re.compile(r"[1-9].* in a day"))
+    expect(page.locator("#number-overdue b")).to_have_text("0")
+    expect(page.locator("#number-overdue small")).to_have_text("nothing is late")
+    expect(page.locator("#vital-rejected b")).to_have_text("0")
+    expect(page.locator("#vital-redis b")).to_contain_text("MiB")
+    expect(page.locator("#vital-broker b")).to_have_text("answers")
+    expect(page.locator("#vital-lag b")).to_have_text("0")
+    expect(page.locator("#vital-queries b")).to_have_text("3 of 3")
     expect(page.locator("#why li")).to_have_count(0)
     expect(page.locator("#badge")).to_have_text("staging")
 
@@ -130,11 +168,15 @@ def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
         record = Record(topic="emails", value=b"v")
         alone.pending.put(Schedule(id=b"%d" % n, due_ms=due_ms, record=record))
     with opened(browser, alone) as page:
-        expect(page.locator("#why")).to_contain_text("No service has run on this store yet")
-        expect(page.locator("#tile-overdue b")).to_have_text("1")
-        expect(page.locator("#tile-oldest b")).to_contain_text(" h")
+        expect(page.get_by_role("heading", level=1)).to_have_text(
+            "No service has run on this store yet: nothing is delivered."
+        )
+        expect(page.locator("#number-overdue b")).to_have_text("1")
+        expect(page.locator("#number-overdue small")).to_contain_text(" h")
+        expect(page.locator("#vital-queries")).to_have_class(re.compile("bad"))
         chart_ready(page)
-        assert ["overdue", "#d33a2c"] in traces(page)
+        expect(page.locator("#chart .bar.overdue")).to_be_attached()
+        expect(page.locator("#legend")).to_contain_text("1 overdue")
         expect(page.locator("#chart-table tbody tr").first).to_contain_text("overdue")
 
 
@@ -143,25 +185,22 @@ def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
 
 def test_the_timeline_shows_the_future_by_topic_and_can_be_zoomed(page):
     chart_ready(page)
-    assert {"emails", "orders"} <= {name for name, _ in traces(page)}
+    assert {"emails", "orders"} <= set(topics_drawn(page))
     expect(page.locator("#chart-table tbody")).to_contain_text(re.compile(r"orders \d"))
-    expect(page.locator("#spike")).to_contain_text("a second, as assumed until it is measured")
+    expect(page.locator("#spike")).to_contain_text("as assumed until it is measured")
     drag(page)
     page.get_by_role("button", name="Zoom to selection").click()
     expect(page.get_by_role("button", name="Zoom out")).to_be_visible()
 
-    def is_so(told):
-        wait_until(lambda: page.evaluate(told), told)
-
-    whole = "document.querySelector('#chart').data.find(d => d.name === 'emails').x"
-    is_so(f"{whole}[59] - {whole}[0] < {24 * HOUR_MS}")
+    wait_until(lambda: span_drawn_ms(page) < 30 * HOUR_MS, "it is zoomed in")
     page.get_by_label("logarithmic").check()
-    is_so("document.querySelector('#chart').layout.yaxis.type === 'log'")
+    chart_says(page, re.compile("^10$"))
     page.reload()
     chart_ready(page)
     expect(page.get_by_label("logarithmic")).to_be_checked()
     page.get_by_role("button", name="year", exact=True).click()
-    is_so(f"{whole}[59] - {whole}[0] > {300 * 24 * HOUR_MS}")
+    expect(page.get_by_role("button", name="Zoom out")).to_be_hidden()
+    wait_until(lambda: span_drawn_ms(page) > 48 * HOUR_MS, "it shows all")
 
 
 def test_each_spike_is_told_how_late_it_will_be(page):
@@ -170,16 +209,16 @@ def test_each_spike_is_told_how_late_it_will_be(page):
     def slow(route):
         answer = route.fetch()
         told = answer.json()
-        top = max(range(60), key=lambda n: told["counts"][n])
+        top = told["counts"].index(max(told["counts"]))
         told["late_ms"][top], told["drain_per_s"] = 260_000, 0.05
         route.fulfill(response=answer, json=told)
 
     page.route("**/v1/histogram*", slow)
     page.reload()
     chart_ready(page)
-    expect(page.locator("#chart .annotation")).to_have_text("late 4.3 min")
+    expect(page.locator("#chart text.late")).to_have_text("late 4.3 min")
     expect(page.locator("#spike")).to_contain_text("will be up to 4.3 min late")
-    assert any(name.startswith("drain rate") for name, _ in traces(page))
+    chart_says(page, "drains at")
 
 
 def test_what_is_dragged_over_is_what_is_selected_in_every_time_zone(browser, installation):
@@ -188,7 +227,7 @@ def test_what_is_dragged_over_is_what_is_selected_in_every_time_zone(browser, in
     with opened(browser, installation, timezone_id="Asia/Tokyo") as page:
         for times in ("utc", "local"):
             page.goto("/")
-            page.get_by_label("Times").select_option(times)
+            settings(page).get_by_label("Times").select_option(times)
             drag(page, start=0.2, end=0.8)
             seen.append([address_of(page, name) for name in ("due_from", "due_to")])
             expect(page.locator("#schedules tbody tr")).to_have_count(50)
@@ -211,7 +250,7 @@ def test_a_selection_is_shifted_after_a_dry_run_and_undone_from_the_audit_trail(
     before = installation.pending.get(b"orders-000001").due_ms
     page.get_by_label("how long").fill("2h")
     page.get_by_role("button", name="Shift all by").click()
-    expect(page.get_by_role("dialog")).to_contain_text("500 schedules")
+    expect(page.get_by_role("dialog")).to_contain_text("500 schedules will be due 2h later")
     page.get_by_role("button", name="Back").click()
     assert installation.pending.get(b"orders-000001").due_ms == before, "nothing before a yes"
     page.get_by_role("button", name="Shift all by").click()
@@ -272,8 +311,7 @@ def test_what_is_delivered_now_is_gone_for_good(page, installation):
 
 
 def test_the_table_has_pages_and_filters_that_live_in_the_address(page):
-    page.get_by_label("id begins with").fill("orders-")
-    page.get_by_role("button", name="Filter", exact=True).click()
+    search(page, "id:orders-*")
     expect(page).to_have_url(re.compile("id_prefix=orders-"))
     rows = page.locator("#schedules tbody tr")
     expect(rows.first).to_contain_text("orders-")
@@ -284,7 +322,7 @@ def test_the_table_has_pages_and_filters_that_live_in_the_address(page):
     address = page.url
     page.goto("/")
     page.goto(address)
-    expect(page.get_by_label("id begins with")).to_have_value("orders-")
+    expect(page.get_by_role("combobox")).to_have_value("id:orders-*")
     page.go_back()
     page.goto("/?caller=shop&topic=emails&due_from=%2B1d&due_to=%2B3d")
     expect(rows).to_have_count(50)
@@ -309,7 +347,8 @@ def test_a_schedule_is_shown_whole(page, installation):
     with installation.scheduler() as s:
         s.send_later("emails", value, id="whole", delay=7_200, key="k", headers=[("h", b"<b>")])
     page.goto("/schedule?id=whole")
-    for name in ("pending", "emails", "k"):
+    expect(page.locator("#state")).to_have_text("pending")
+    for name in ("emails", "k"):
         expect(page.locator("#facts")).to_contain_text(name)
     tree = page.locator("#payload .tree")
     expect(tree).to_contain_text("b: null")
@@ -333,7 +372,7 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
     page.get_by_role("button", name="Move to").click()
     say_yes(page)
     told(page, "moved")
-    expect(page.locator("#life")).to_contain_text("moved by adminer")
+    expect(page.locator("#life li").filter(has_text="moved")).to_contain_text("by adminer")
     page.get_by_role("button", name="Deliver now").click()
     say_yes(page)
     wait_until(lambda: installation.pending.get(b"one") is None, "it was delivered")
@@ -343,9 +382,10 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
 
     wait_until(delivered, "the lane told of it")
     page.reload()
-    expect(page.locator("#life")).to_contain_text(re.compile(r"claimed, late by \d"))
-    expect(page.locator("#life")).to_contain_text(re.compile(r"produced at emails-\d+@\d+, late"))
-    expect(page.locator("#facts")).to_contain_text("delivered")
+    expect(page.locator("#life")).to_contain_text(re.compile(r"claimed\s*late by \d"))
+    produced = page.locator("#life li").filter(has_text="produced")
+    expect(produced).to_contain_text(re.compile(r"at emails-\d+@\d+, late by \d"))
+    expect(page.locator("#state")).to_have_text("delivered")
     expect(page.locator("#payload .tree")).to_contain_text("n: 1")
 
 
@@ -414,7 +454,7 @@ def test_a_rejected_record_is_found_with_its_reason_and_sent_again(page, install
 
     wait_until(arrived, "it was delivered to the topic given")
     page.goto("/")
-    expect(page.locator("#tile-rejected b")).to_have_text("1")
+    expect(page.locator("#vital-rejected b")).to_have_text("1")
 
 
 def test_dead_letters_say_why_and_go_back_to_their_handlers(page, installation):
@@ -424,7 +464,7 @@ def test_dead_letters_say_why_and_go_back_to_their_handlers(page, installation):
     for n in range(3):
         record = Record(topic="dead-letters", value=b"%d" % n, headers=headers)
         installation.pending.put(Schedule(id=b"dead:%d" % n, due_ms=now_ms, record=record))
-    expect(page.locator("#tile-dead b")).to_have_text("3")
+    expect(page.locator("#vital-dead b")).to_have_text("3")
     wait_until(
         lambda: len(page.request.get("/v1/records?topic=dead-letters").json()["items"]) == 3,
         "they are on their topic",
@@ -447,7 +487,7 @@ def test_dead_letters_say_why_and_go_back_to_their_handlers(page, installation):
 
 
 def test_numbers_live_until_paused(page, installation):
-    shown = page.locator("#tile-pending b")
+    shown = page.locator("#number-pending b")
 
     def pending():
         return f"{page.request.get('/v1/stats').json()['pending']:,}"
@@ -469,14 +509,17 @@ def test_times_and_theme_are_as_one_likes(browser, installation):
         cell = page.locator("#schedules tbody time").first
         expect(cell).to_contain_text(re.compile(r"Z$"))
         utc_hour, rest = int(cell.inner_text()[11:13]), cell.inner_text()[13:23]
-        page.get_by_label("Times").select_option("local")
+        expect(page.locator("#schedules tbody .away").first).to_have_text(re.compile("^in "))
+        settings(page).get_by_label("Times").select_option("local")
         expect(cell).to_contain_text(f" {(utc_hour + 9) % 24:02}{rest}")
-        page.get_by_label("Times").select_option("relative")
-        expect(cell).to_contain_text("in ")
         page.get_by_label("Theme").select_option("dark")
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.get_by_label("Theme").select_option("light")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.id || document.activeElement.name")
 
 
 def test_everything_can_be_done_without_a_mouse(page, installation):
@@ -486,11 +529,11 @@ def test_everything_can_be_done_without_a_mouse(page, installation):
     page.keyboard.press("Shift+Tab")
     page.evaluate("document.activeElement.blur()")
     seen = []
-    while "by" not in seen and len(seen) < 60:
+    while "search" not in seen and len(seen) < 60:
         page.keyboard.press("Tab")
-        seen.append(page.evaluate("document.activeElement.id || document.activeElement.name"))
-    assert {"live", "times", "theme", "log", "id_prefix", "sort", "by"} <= {*seen, "sort"}
-    page.locator("summary").press("Enter")
+        seen.append(focused(page))
+    assert {"live", "log", "chart", "search"} <= set(seen)
+    page.get_by_text("The chart as a table").press("Enter")
     page.locator("#chart-table tbody button").first.press("Enter")
     expect(page).to_have_url(re.compile("due_from=.*due_to="))
     cancel = page.get_by_role("button", name="Cancel all")
@@ -501,6 +544,122 @@ def test_everything_can_be_done_without_a_mouse(page, installation):
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(cancel).to_be_focused()
     assert installation.pending.get(b"emails-000000") is not None
+
+
+def test_a_schedule_is_cancelled_and_brought_back_by_keys_alone(page, installation):
+    with installation.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"keyed-{n}", delay=7_200 + n)
+    wait_until(lambda: installation.pending.get(b"keyed-2"), "all are pending")
+    page.keyboard.press("/")
+    page.keyboard.type("id:keyed-*")
+    page.keyboard.press("Enter")
+    rows = page.locator("#schedules tbody tr")
+    expect(rows).to_have_count(3)
+    page.evaluate("document.activeElement.blur()")
+    for key in ("ArrowDown", "ArrowDown", " "):
+        page.keyboard.press(key)
+    expect(rows.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#bulk-what")).to_have_text("1 selected")
+    page.keyboard.press("c")
+    expect(page.get_by_role("dialog")).to_contain_text("1 schedule will not be delivered")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    told(page, "1 of 1 changed")
+    assert installation.pending.get(b"keyed-1") is None
+    assert installation.pending.get(b"keyed-0") is not None
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Undo").press("Enter")
+    told(page, "1 of 1 undone")
+    assert installation.pending.get(b"keyed-1") is not None
+
+
+def test_what_is_selected_stays_selected_on_other_pages(page):
+    page.goto("/?id_prefix=orders-02")
+    rows = page.locator("#schedules tbody tr")
+    rows.first.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Next page").click()
+    expect(page).to_have_url(re.compile("cursor="))
+    rows.nth(1).get_by_role("checkbox").check()
+    expect(page.locator("#bulk-what")).to_have_text("2 selected")
+    page.get_by_role("button", name="First page").click()
+    expect(rows.first.get_by_role("checkbox")).to_be_checked()
+
+
+def test_a_filter_is_completed_and_what_is_none_is_told(page):
+    chart_ready(page)
+    field = page.get_by_role("combobox")
+    field.press_sequentially("top")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("topic:")
+    page.get_by_role("option", name="topic:orders").click()
+    field.press_sequentially("due:<3d")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"topic=orders&due_to=%2B3d"))
+    expect(page.locator("#schedules tbody")).not_to_contain_text("emails-")
+    search(page, "colour:red")
+    told(page, "Expected id:, topic:, caller:, due: or state:, got colour:red")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("id:inv*", {"id_prefix": "inv"}),
+        ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
+        ("id:dead:1*", {"id_prefix": "dead:1"}),
+        ("topic:emails caller:shop state:claimed", None),
+        ("due:<2h", {"due_from": "", "due_to": "+2h"}),
+        ("due:>1h30m", {"due_from": "+1h30m", "due_to": ""}),
+        ("due:1h..2h", {"due_from": "+1h", "due_to": "+2h"}),
+        ("due:2026-12-01T08:00:00Z..2026-12-02T08:00:00+01:00", None),
+    ],
+)
+def test_a_filter_is_written_as_it_was_read(page, text, address):
+    """The field fills the address, and the address the field."""
+    read, written = page.evaluate(
+        """async text => {
+            const script = document.querySelector('link[href$="/search.js"]').href;
+            const { read, write } = await import(script);
+            return [read(text), write(read(text))];
+        }""",
+        text,
+    )
+    assert address is None or read == address
+    assert written == text
+
+
+def test_the_chart_is_zoomed_by_the_wheel_and_moved_by_keys(page):
+    chart_ready(page)
+    before = span_drawn_ms(page)
+    box = page.locator("#chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.mouse.wheel(0, -800)
+    expect(page).to_have_url(re.compile("zoom_from="))
+    wait_until(lambda: span_drawn_ms(page) < before / 2, "it is closer")
+    page.locator("#chart").press("0")
+    expect(page).not_to_have_url(re.compile("zoom_from="))
+    page.locator("#chart").press("ArrowRight")
+    expect(page).to_have_url(re.compile("zoom_from="))
+
+
+def test_nothing_is_asked_while_nobody_looks(page):
+    """The browser tells the page that its tab is hidden; then it is not asked for numbers."""
+    page.clock.install()
+    page.reload()
+    expect(page.locator("#number-pending b")).to_have_text(re.compile(r"\d"))
+    hide = """on => {
+        Object.defineProperty(document, 'hidden', {value: on, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    asked = []
+    with page.expect_event("requestfailed", lambda request: "/v1/events" in request.url):
+        page.evaluate(hide, True)
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(60_000)
+    assert not asked
+    with page.expect_request("**/v1/events"):
+        page.evaluate(hide, False)
 
 
 # --- 7: who may ---------------------------------------------------------------------------------
@@ -541,7 +700,7 @@ def test_only_a_known_token_signs_in(browser, installation):
     page.get_by_role("button", name="Sign in").click()
     cookie = context.cookies()[0]
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
-    page.get_by_role("button", name="Sign out").click()
+    settings(page).get_by_role("button", name="Sign out").click()
     page.goto("/")
     expect(page).to_have_url(re.compile("/sign-in$"))
     context.close()
@@ -581,10 +740,10 @@ def test_no_script_but_ours_runs(browser, installation):
     with opened(browser, installation) as page:
         policy = page.goto("/").headers["content-security-policy"]
         assert "unsafe" not in policy
+        assert "sha256" not in policy
         assert "http" not in policy
         assert re.match("default-src 'none'; script-src 'self'; ", policy)
-        page.get_by_label("id begins with").fill(name)
-        page.get_by_role("button", name="Filter", exact=True).click()
+        search(page, f'id:"{name}"')
         page.get_by_role("link", name=name).click()
         expect(page.locator("#one")).to_have_text(name)
         expect(page.locator("#payload")).to_contain_text(name)
@@ -599,11 +758,16 @@ VIEWS = {
     "/history": "#deliveries tbody tr",
     "/rejected": "#records tbody tr",
     "/dead": "#records tbody tr",
+    "/records?topic=emails": "#records tbody tr",
     "/audit": "#audit tbody tr",
     "/docs": "h2",
     "/sign-in": "button",
 }
-SIZES = ({"width": 1280, "height": 900}, {"width": 390, "height": 800})
+SIZES = (
+    {"width": 1280, "height": 900},
+    {"width": 360, "height": 800},
+    {"width": 2560, "height": 1400},
+)
 
 
 def put_something_everywhere(page, installation):
@@ -620,7 +784,7 @@ def put_something_everywhere(page, installation):
 
 
 def test_nobody_is_shut_out(page, installation):
-    """What axe-core finds: nothing, in every view, light and dark, on a admin and on a phone."""
+    """What axe-core finds: nothing, in every view, light and dark, on three widths."""
     put_something_everywhere(page, installation)
     found = []
     for path, there in VIEWS.items():
@@ -628,8 +792,8 @@ def test_nobody_is_shut_out(page, installation):
         expect(page.locator(there).first).to_be_attached()
         if path == "/":
             chart_ready(page)
-            page.locator("summary").click()
-        for theme, size in (("light", SIZES[0]), ("dark", SIZES[1])):
+            page.get_by_text("The chart as a table").click()
+        for theme, size in product(("light", "dark"), SIZES):
             page.emulate_media(color_scheme=theme)
             page.set_viewport_size(size)
             result = Axe().run(page)
@@ -641,21 +805,47 @@ def test_nobody_is_shut_out(page, installation):
     assert not found, "\n".join(found)
 
 
-def test_the_question_before_a_deed_shuts_nobody_out(page):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_opens_shuts_nobody_out(page, theme):
+    """Menus, suggestions, the bar of actions, the question before a deed, the help."""
+    page.emulate_media(color_scheme=theme)
+
+    def clean():
+        result = Axe().run(page)
+        assert not result.violations_count, result.generate_report()
+
     page.goto("/?id_prefix=emails-00")
+    chart_ready(page)
+    settings(page)
+    clean()
+    page.keyboard.press("Escape")
+    page.get_by_role("combobox").press_sequentially(" d")
+    expect(page.get_by_role("option")).to_have_count(1)
+    clean()
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Cancel all").click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    result = Axe().run(page)
-    assert not result.violations_count, result.generate_report()
+    clean()
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("search")
+    clean()
 
 
-def test_the_first_view_is_there_soon(page):
-    """`make speed` measures it; here the order counts: numbers wait for no chart, and what does not
-    change is not sent twice."""
+WEIGHT_BYTES_MAX = 250_000
+
+
+def test_the_first_view_is_there_soon_and_light(page):
+    """`make speed` measures the time; here it is only known to be no accident."""
     seen = first_view_ms(page)
-    assert seen["numbers"] < seen["timeline"]
-    assert seen["table"] < seen["timeline"]
-    assert seen["timeline"] < 10_000, "1.5 s on a quiet machine; this one may be busy"
+    assert max(seen["numbers"], seen["table"], seen["timeline"]) < 10_000, (
+        "this machine may be busy"
+    )
+    page.goto("/")
+    chart_ready(page)
+    whole = weight_bytes(page)
+    assert 50_000 < whole < WEIGHT_BYTES_MAX
     page.reload()
     chart_ready(page)
     sent = page.evaluate(

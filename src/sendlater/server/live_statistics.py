@@ -10,7 +10,8 @@ import structlog
 
 from sendlater.clock import Clock
 from sendlater.errors import SendlaterError, Unavailable
-from sendlater.limits import LATE_BUCKETS_MS, OVERDUE_AFTER_MS, REDIS_MEMORY_SHARE_MAX
+from sendlater.limits import OVERDUE_AFTER_MS, REDIS_MEMORY_SHARE_MAX
+from sendlater.server.last_hour import LastHour, quantile_ms
 from sendlater.service.metrics import HORIZONS_MS, Lag
 from sendlater.store import Admin
 
@@ -98,24 +99,6 @@ def why(facts: Facts) -> list[str]:
     return told
 
 
-def quantile_ms(late: Mapping[str, int], share: float) -> float | None:
-    """The lateness that `share` of the deliveries do not exceed, interpolated within a bucket.
-
-    >>> quantile_ms({"1": 50, "2": 50}, 0.5), quantile_ms({"1": 50, "2": 50}, 0.75)
-    (1.0, 1.5)
-    """
-    total = sum(late.values())
-    if not total:
-        return None
-    wanted, below, low = share * total, 0, 0
-    for edge in LATE_BUCKETS_MS:
-        count = late.get(str(edge), 0)
-        if count and below + count >= wanted:
-            return low + (edge - low) * (wanted - below) / count
-        below, low = below + count, edge
-    return float(LATE_BUCKETS_MS[-1])
-
-
 def predicted_late_ms(
     counts: Sequence[int], edges_ms: Sequence[int], *, waiting: int, drain_per_s: float
 ) -> list[int]:
@@ -139,6 +122,7 @@ class Watch:
         self._admin, self._lag, self._clock = admin, lag, clock
         self._dead = f"delivered:{dead_topic}"
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1_000 / SAMPLE_S))
+        self.hour = LastHour()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.drain_per_s = DRAIN_DEFAULT_PER_S
@@ -176,6 +160,9 @@ class Watch:
                 self.drain_per_s = 0.7 * self.drain_per_s + 0.3 * rate
                 self.drain_measured = True
         self._samples.append(sample)
+        if self.hour.due(now_ms):
+            pending, overdue = sample.counts["pending"], self._overdue(now_ms)
+            self.hour.add(now_ms, sample.tally, pending=pending, overdue=overdue)
         try:
             self._lag_seen = self._lag()
         except SendlaterError:
@@ -235,6 +222,7 @@ class Watch:
             "overdue": overdue,
             "oldest_overdue_ms": now_ms - oldest_ms if overdue and oldest_ms is not None else 0,
             "late_ms": self._late(),
+            "late_hour_ms": self.hour.late_ms(tally, now_ms=now_ms),
             "delivered_per_s": round(delivered_per_s, 1),
             "parked_per_s": round(_count_rate(short, "parked"), 1),
             "drain_per_s": round(self.drain_per_s),

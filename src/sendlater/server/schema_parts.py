@@ -128,3 +128,20 @@ RECORD: Json = {
     "value": '{"order": 7}',
     "headers": [["sendlater-rejected", "no-time"]],
 }
+
+TREND = object_of(
+    ["at_ms", "late_p99_ms", "delivered_per_s", "pending", "overdue"],
+    example={
+        "at_ms": [1796112000000],
+        "late_p99_ms": [34.0],
+        "delivered_per_s": [2000.0],
+        "pending": [120345],
+        "overdue": [0],
+    },
+    at_ms={"type": "array", "items": MS},
+    late_p99_ms={"type": "array", "items": {"type": ["number", "null"]}},
+    delivered_per_s={"type": "array", "items": {"type": "number"}},
+    pending={"type": "array", "items": COUNT},
+    overdue={"type": "array", "items": COUNT},
+)
+"""A point every 15 seconds of the last hour."""

@@ -1,4 +1,4 @@
-"""Scripts and styles of the page: ours, and plotly's from its package.
+"""Scripts and styles of the page.
 
 Their address contains a digest of all of them, so browsers cache them permanently and load them
 again after an upgrade. They are compressed once, when the process starts.
@@ -8,15 +8,13 @@ import gzip
 import hashlib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources, util
-from pathlib import Path
+from importlib import resources
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sendlater.server.problems import Problem
 
-PLOTLY = "plotly.min.js"
 VERSION_CHARS = 16
 KEPT_S = 365 * 86_400
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -36,14 +34,8 @@ class Asset:
 @cache
 def contents() -> dict[str, bytes]:
     """Every file by its name."""
-    package = util.find_spec("plotly")
-    assert package is not None
-    assert package.origin is not None
     ours = (resources.files(__package__) / "static").iterdir()
-    return {
-        **{file.name: file.read_bytes() for file in ours if not file.name.startswith(".")},
-        PLOTLY: (Path(package.origin).parent / "package_data" / PLOTLY).read_bytes(),
-    }
+    return {file.name: file.read_bytes() for file in ours if not file.name.startswith(".")}
 
 
 @cache
@@ -71,7 +63,7 @@ def address(name: str) -> str:
 
 
 def pack_all() -> None:
-    """Compress all files in advance: plotly's script takes a quarter of a second."""
+    """Compress all files in advance, so that the first visitor does not wait for it."""
     for name in contents():
         asset(name)
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from urllib.parse import parse_qs
 
 import msgspec
@@ -11,6 +12,7 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from sendlater.errors import Unavailable
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 from sendlater.server.auth import SESSION_S, Role, cookie_name, require
 from sendlater.server.page.reference import html
@@ -29,8 +31,13 @@ PAGES = {
     "/history": ("history", "History"),
     "/rejected": ("records", "Rejected"),
     "/dead": ("records", "Dead letters"),
+    "/records": ("records", "Records"),
     "/audit": ("audit", "Audit"),
 }
+FIRST_ASKED = ("/v1/stats", "/v1/schedules?limit=50")
+"""What the overview asks for first: browsers fetch it while they still read the scripts."""
+FROM_ELSEWHERE = ("/schedule", "/records")
+"""Pages that other pages link to; they need a schedule or a topic."""
 
 
 def _shell(request: Request) -> HTMLResponse:
@@ -42,7 +49,7 @@ def _shell(request: Request) -> HTMLResponse:
         f"{name}.html",
         name=name,
         title=title,
-        pages={to: told for to, (_, told) in PAGES.items() if to != "/schedule"},
+        pages={to: told for to, (_, told) in PAGES.items() if to not in FROM_ELSEWHERE},
         path=path,
         who=who,
         role=who.role.name.lower(),
@@ -51,9 +58,18 @@ def _shell(request: Request) -> HTMLResponse:
         signed_in=at.tokens.asked,
         topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
         inboxes=" ".join(at.operations.inboxes),
+        first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
+        last_due_ms=_last_due_ms(request) if name == "overview" else None,
         recent=RECENT_COUNT_MAX * at.settings.shards,
         tail=TAIL_COUNT_MAX,
     )
+
+
+def _last_due_ms(request: Request) -> int | None:
+    """Where the timeline ends: with it, the page asks for its first chart without asking twice."""
+    with suppress(Unavailable):
+        return server_state(request).operations.admin.last_due_ms()
+    return None
 
 
 for _path in PAGES:

@@ -26,6 +26,13 @@ def stats(request: Request) -> Response:
     return answer(server_state(request).watch.stats())
 
 
+@router.get("/v1/trend", tags=["numbers"], **documented("The last hour.", answers={200: "Trend"}))
+def trend(request: Request) -> Response:
+    """Lateness, rate, pending and overdue every 15 seconds, since this process has started."""
+    require(request.scope, Role.READ)
+    return answer(server_state(request).watch.hour.trend())
+
+
 @router.get(
     "/v1/histogram",
     tags=["numbers"],
@@ -50,7 +57,8 @@ def histogram(
     edges = [wanted.from_ms + span * n // buckets for n in range(buckets + 1)]
     got = admin.timeline(edges)
     before = admin.count(to_ms=edges[0] - 1) if edges[0] <= now_ms else 0
-    late = predicted_late_ms(got.counts, edges, waiting=before, drain_per_s=at.watch.drain_per_s)
+    ahead = [max(edge, now_ms) for edge in edges]  # what is past delivers nothing any more
+    late = predicted_late_ms(got.counts, ahead, waiting=before, drain_per_s=at.watch.drain_per_s)
     return answer(
         {
             "now_ms": now_ms,
@@ -58,6 +66,8 @@ def histogram(
             "counts": got.counts,
             "topics": got.topics,
             "sampled": got.sampled,
+            "before": before,
+            "last_due_ms": last_ms if wanted.to_ms is None else admin.last_due_ms(),
             "overdue": admin.count(to_ms=now_ms - OVERDUE_AFTER_MS),
             "drain_per_s": round(at.watch.drain_per_s),
             "drain_measured": at.watch.drain_measured,

@@ -1,140 +1,129 @@
-// One schedule: its facts, payload, life and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, guard, query, say, span, time } from "./shared.js";
+// One schedule: its life as a timeline, its payload and versions, and the actions on it.
+import { $, ask, body, can, confirmed, el, given, guard, query, say, span, state, time, undone, when } from "./shared.js";
+import { bytesOf, difference, showPayload } from "./payload.js";
 
-const given = new URLSearchParams(location.search);
-const bytesOf = (packed) => Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
-const path = given.get("b")
-  ? "/v1/schedules/" + Array.from(bytesOf(given.get("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
-  : "/v1/schedules/" + encodeURIComponent(given.get("id"));
-const id = given.get("id") || "";
+const id = given("id");
+const path = given("b")
+  ? "/v1/schedules/" + Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
+  : "/v1/schedules/" + encodeURIComponent(id);
+const [VERSIONS, DELIVERIES, CHANGES] = [20, 20, 500];
 
 function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {}, value)); }
-
-// --- payload ---
-// Numbers are shown as written: JavaScript would change 1.0, 1e400 and numbers above 2^53.
-class Written { constructor(source) { this.source = source; } }
-const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
-function tree(value, name) {
-  const label = name === undefined ? "" : `${name}: `;
-  if (value instanceof Written) return el("li", {}, label + value.source);
-  if (value === null || typeof value !== "object") return el("li", {}, label + JSON.stringify(value));
-  const entries = Object.entries(value);
-  const shut = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  return el("li", {}, el("details", { open: true }, el("summary", {}, label + shut), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
-}
-const [TEXT_MAX, HEX_MAX] = [65536, 16384];
-function hex(bytes) {
-  const lines = [];
-  for (let at = 0; at < Math.min(bytes.length, HEX_MAX); at += 16) {
-    const some = Array.from(bytes.slice(at, at + 16));
-    lines.push(at.toString(16).padStart(8, "0") + "  " + some.map((n) => n.toString(16).padStart(2, "0")).join(" ").padEnd(49) + some.map((n) => (n > 31 && n < 127 ? String.fromCharCode(n) : ".")).join(""));
-  }
-  return lines.join("\n");
-}
-function showPayload(one) {
-  $("#payload-part").hidden = false;
-  if (!can.payload) { $("#payload-part").replaceChildren(el("p", {}, "Payloads are hidden for this role.")); return; }
-  const bytes = one.value_base64 !== undefined ? bytesOf(one.value_base64) : new TextEncoder().encode(one.value ?? "");
-  const forms = [["hex", () => el("pre", {}, hex(bytes))]];
-  if (one.value != null) {
-    forms.unshift(["text", () => el("pre", {}, one.value.slice(0, TEXT_MAX))]);
-    try {
-      const parsed = JSON.parse(one.value, exact);
-      forms.unshift(["JSON", () => el("ul", { class: "tree" }, tree(parsed))]);
-    } catch { /* it is text */ }
-  }
-  const choose = (name) => {
-    $("#payload").replaceChildren(forms.find(([form]) => form === name)[1]());
-    $("#forms").replaceChildren(...forms.map(([form]) => el("button", { type: "button", "aria-pressed": String(form === name), onclick: () => choose(form) }, form)));
-  };
-  choose(forms[0][0]);
-  $("#size").textContent = `${count(bytes.length)} bytes` + (bytes.length > HEX_MAX ? `; of it are shown ${count(TEXT_MAX)} as text, ${count(HEX_MAX)} as hex` : "");
-  $("#download").href = URL.createObjectURL(new Blob([bytes]));
-  $("#download").download = "payload";
-  $("#headers tbody").replaceChildren(...(one.headers || []).map((header) => {
-    const [name, value] = Array.isArray(header) ? header : [header.name, `base64:${header.value_base64}`];
-    return el("tr", {}, el("td", {}, name), el("td", {}, value === null ? "(null)" : value));
-  }));
-}
-
-// --- life ---
 const placeOf = (record) => `${record.topic}-${record.place.replace("/", "@")}`;
+const toPlace = (record) => el("a", { href: "/records?" + query({ topic: record.topic, place: record.place }) }, placeOf(record));
+
+// --- asking ---
 async function itsVersions(one) {
   if (!can.payload) return [];
   const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
-  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: 20 }) + "&key=" + path.split("/").pop()).catch(() => ({ items: [] }))));
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + path.split("/").pop()).catch(() => ({ items: [] }))));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
 // Each delivery is looked up on its topic, for its place and content.
 async function itsDeliveries() {
-  const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: 20 }));
+  const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: DELIVERIES }));
   return Promise.all(told.items.filter((each) => each.id === id).map(async (each) => {
     const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, id, since_ms: each.at_ms, limit: 1 })).catch(() => ({ items: [] }));
     return [each, found.items[0]];
   }));
 }
 async function itsChanges() {
-  const audit = await ask("GET", "/v1/audit?limit=500");
+  const audit = await ask("GET", `/v1/audit?limit=${CHANGES}`);
   return audit.items.filter((entry) => entry.what.id === id);
+}
+
+// --- life ---
+const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven" };
+const KINDS = { cancelled: "bad" };
+function stepsOf(one, changes, delivered, versions) {
+  const steps = versions.toReversed().map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
+  if (one?.origin && !versions.some((each) => each.place === one.origin.place)) steps.push({ at: one.origin.timestamp_ms, what: "scheduled", kind: "calm", more: ["on ", toPlace(one.origin)] });
+  for (const entry of changes) {
+    const what = VERBS[entry.action] ?? entry.action;
+    steps.push({ at: entry.at_ms, what, kind: KINDS[what] ?? "calm", more: [`by ${entry.who}`] });
+  }
+  for (const [each, record] of delivered) {
+    steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}`] });
+    steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
+  }
+  if (one) steps.push({ at: one.due_ms, what: one.state === "pending" ? "will be due" : `${one.state}, due`, kind: "", more: [] });
+  return steps.sort((a, b) => a.at - b.at);
+}
+function drawLife(steps) {
+  $("#life").replaceChildren(...steps.map(({ at, what, kind, more }, n) => {
+    const gap = n + 1 < steps.length ? el("span", { class: "gap" }, span(steps[n + 1].at - at)) : null;
+    return el("li", { class: kind }, el("b", {}, what), el("span", {}, ...more), more.length ? el("br") : null, time(at), gap);
+  }));
+}
+function drawVersions(versions) {
+  const text = (each) => each.value ?? "(bytes)";
+  $("#versions").replaceChildren(...versions.map((each, n) => {
+    const before = versions.slice(n + 1).find((other) => other.value !== null);
+    const what = each.value === null ? el("p", { class: "bad" }, "(cancelled)") : before && text(before) !== text(each) ? difference(text(before), text(each)) : el("pre", { tabindex: "0" }, text(each).slice(0, 2000));
+    return el("li", {}, el("div", { class: "row head" }, time(each.at_ms), toPlace(each), before && each.value !== null && text(before) === text(each) ? el("span", { class: "soft" }, "the same payload as before") : null), what);
+  }));
+  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : "None among the last records of the inbox.";
 }
 async function showLife(one) {
   const [changes, delivered, versions] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one)]);
-  const events = versions.map((each) => [each.at_ms, each.value === null ? `cancelled on ${placeOf(each)}` : `scheduled on ${placeOf(each)}`]);
-  if (one?.origin && !versions.some((each) => each.place === one.origin.place)) events.push([one.origin.timestamp_ms, `scheduled on ${placeOf(one.origin)}`]);
-  for (const entry of changes) events.push([entry.at_ms, `${entry.action === "reschedule" ? "moved" : entry.action} by ${entry.who}`]);
-  for (const [each, record] of delivered) {
-    events.push([each.at_ms, `claimed, late by ${span(each.late_ms)}`]);
-    events.push([record ? record.at_ms : each.at_ms, record ? `produced at ${placeOf(record)}, late by ${span(record.at_ms - each.due_ms)}` : `produced on ${each.topic}`]);
-  }
-  if (one) events.push([one.due_ms, `${one.state}, due`]);
-  events.sort((a, b) => a[0] - b[0]);
-  $("#life").replaceChildren(...events.map(([at, text]) => el("li", {}, time(at), " ", text)));
-  $("#versions").replaceChildren(...versions.map((each) =>
-    el("li", {}, time(each.at_ms), ` ${placeOf(each)} `, each.value === null ? "(cancelled)" : (each.value ?? "(bytes)").slice(0, 200))));
-  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : "None among the last records of the inbox.";
+  drawLife(stepsOf(one, changes, delivered, versions));
+  drawVersions(versions);
   if (!one && delivered.length) showDelivered(...delivered[0]);
 }
 function showDelivered(each, record) {
   $("#facts").replaceChildren();
   $("#one").textContent = id;
-  fact("state", "delivered"); fact("due", time(each.due_ms)); fact("topic", each.topic); fact("late by", span(each.late_ms));
+  $("#state").replaceChildren(state("delivered"));
+  fact("due", when(each.due_ms)); fact("topic", each.topic); fact("late by", span(each.late_ms));
   if (!record) return;
-  fact("place", placeOf(record));
+  fact("place", toPlace(record));
   if (record.origin) fact("origin", record.origin);
   showPayload(record);
 }
 
 // --- actions ---
-function deed(label, words, work) {
-  return el("button", { type: "button", onclick: guard(async () => {
-    if (!(await confirmed(label, words))) return;
+// The way back from a change of one schedule is its entry in the audit trail.
+const taken = (action) => async () => {
+  const entry = (await itsChanges()).find((each) => each.action === action && each.can_undo);
+  if (!entry) throw new Error("It can no longer be undone.");
+  await undone(entry.id);
+  await show();
+};
+function deed(label, words, work, { action = "", kind = "" } = {}) {
+  return el("button", { type: "button", class: kind, onclick: guard(async () => {
+    if (!(await confirmed(`${label}?`, words, { danger: kind === "danger" }))) return;
     const told = await work();
-    say(`${label}: ${told.answer}.`);
+    const done = ["cancelled", "moved"].includes(told.answer);
+    say(`${label}: ${told.answer}.`, { undo: action && done && can.admin ? taken(action) : null, bad: !done });
     await show();
   }) }, label);
 }
+function offerActions() {
+  const to = el("input", { value: "+1h", size: 20, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
+  $("#actions").append(
+    deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path), { action: "cancel", kind: "danger" }),
+    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path + ":deliver-now")),
+    deed("Move to", "It gets another due time. This can be undone.", () => ask("PATCH", path, { due_at: to.value }), { action: "reschedule" }), to);
+}
+
 async function show() {
-  $("#facts").replaceChildren();
-  $("#actions").replaceChildren();
+  for (const place of ["#facts", "#actions", "#state"]) $(place).replaceChildren();
   $("#payload-part").hidden = true;
+  $("#one").textContent = id;
   let one = null;
   try { one = await ask("GET", path); } catch (error) { fact("state", error.message); }
   if (one) {
     $("#one").textContent = one.id;
-    fact("state", one.state); fact("due", time(one.due_ms)); fact("topic", one.topic);
+    document.title = `${one.id} - sendlater`;
+    $("#state").replaceChildren(state(one.state));
+    fact("due", when(one.due_ms)); fact("topic", one.topic);
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
     if (one.caller) fact("caller", one.caller);
-    if (one.origin) fact("origin", placeOf(one.origin));
+    if (one.origin) fact("origin", toPlace(one.origin));
     fact("version", one.version);
     showPayload(one);
-    if (can.write && one.state === "pending") {
-      const to = el("input", { value: "+1h", size: 22, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
-      $("#actions").append(
-        deed("Cancel", "It is cancelled; this can be undone from the audit trail.", () => ask("DELETE", path)),
-        deed("Deliver now", "It is delivered at once.", () => ask("POST", path + ":deliver-now")),
-        deed("Move to", "It gets another due time.", () => ask("PATCH", path, { due_at: to.value })), to);
-    }
+    if (can.write && one.state === "pending") offerActions();
   }
   await showLife(one);
 }

@@ -1,127 +1,103 @@
-// Numbers, the table of pending schedules, and actions on all that match.
-import { $, ask, can, confirmed, count, el, guard, onStats, query, remember, say, span, time } from "./shared.js";
-import { askTimeline, drawTimeline, onSelect, readAddress } from "./timeline.js";
+// The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
+import { $, ask, count, el, given, guard, onBack, onStats, put, short, span } from "./shared.js";
+import { askTimeline, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
+import { callersSeen, fillField, look, onSelected, search, showPage } from "./table.js";
+import { suggestFrom } from "./search.js";
+import { tellSelection } from "./selection.js";
+import { drawSpark } from "./spark.js";
 
-const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to"];
-const form = $("#filter");
-const [ROWS, ASKS_MAX] = [50, 100];
-let next = null;
-let showing = 0;
+const [HEARD_MS_MAX, LATE_MS, TREND_MS, TABLE_MS] = [10000, 1000, 15000, 10000];
+let trendAsked = 0, tableAsked = Date.now(), firstStart = null;
 
-// --- numbers ---
-function tile(name, value, told, more = "") {
-  return el("div", { class: `tile ${more}`, id: `tile-${name}` }, el("span", {}, told), el("b", {}, value));
+// --- the sentence ---
+function sentence(s) {
+  const late = s.late_hour_ms ?? {};
+  if (s.error || s.service_heard_ms == null || s.service_heard_ms > HEARD_MS_MAX) return ["bad", s.why[0] ?? "Nothing is known."];
+  if (s.overdue && s.delivered_per_s > 0) return ["bad", `Late: ${count(s.overdue)} overdue, draining at ${count(s.delivered_per_s)}/s, done in ${span((s.overdue / s.delivered_per_s) * 1000)}`];
+  if (s.overdue) return ["bad", `Late: ${count(s.overdue)} overdue, the oldest by ${span(s.oldest_overdue_ms)}, and nothing is delivered`];
+  if (late.p99 == null) return ["good", `Ready: nothing has been due in ${hour(late.window_s)}`];
+  if (late.p99 > LATE_MS) return ["warn", `On time again: p99 was ${span(late.p99)} over ${hour(late.window_s)}`];
+  return ["good", `On time: p99 ${span(late.p99)} over ${hour(late.window_s)}`];
 }
+const hour = (s) => (s >= 3500 ? "the last hour" : s >= 90 ? `the last ${Math.round(s / 60)} min` : "the last minute");
+
+// --- four numbers ---
+function number(name, value, more, bad = false) {
+  const place = $(`#number-${name}`);
+  place.classList.toggle("bad", bad);
+  put(place.querySelector("b"), value);
+  place.querySelector("b").title = more;
+  put(place.querySelector("small"), more);
+}
+function showNumbers(s) {
+  const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
+  number("late", span(late.p99), late.p50 == null ? "nothing delivered yet" : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
+  number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
+  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${short(s.due["1m"] ?? 0)} in a minute, ${short(s.due["1h"] ?? 0)} in an hour, ${short(s.due["1d"] ?? 0)} in a day`);
+  number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);
+}
+async function showTrend() {
+  if (Date.now() - trendAsked < TREND_MS) return;
+  trendAsked = Date.now();
+  const got = await ask("GET", "/v1/trend");
+  drawSpark($("#number-late svg"), got.late_p99_ms);
+  drawSpark($("#number-rate svg"), got.delivered_per_s);
+  drawSpark($("#number-pending svg"), got.pending);
+  drawSpark($("#number-overdue svg"), got.overdue, { bad: true });
+}
+
+// --- health ---
+function vital(name, told, value, bad = false) {
+  if (!$(`#vital-${name}`)) $("#vitals").append(el("span", { id: `vital-${name}` }, el("span", {}, told), " ", el("b")));
+  $(`#vital-${name}`).className = bad ? "vital bad" : "vital";
+  put($(`#vital-${name} b`), value);
+}
+function showHealth(s) {
+  const lag = s.intake_lag && Object.values(s.intake_lag).reduce((a, b) => a + b, 0);
+  const all = Object.values(s.workers || {}), heard = s.service_heard_ms != null && s.service_heard_ms <= HEARD_MS_MAX;
+  vital("redis", "Redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, Boolean(s.error));
+  vital("broker", "Broker", s.intake_lag === null ? "no answer" : "answers", s.intake_lag === null);
+  vital("lag", "Intake lag", count(lag));
+  vital("queries", "Queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : "none", !heard || !all.every(Boolean));
+  vital("rejected", "Rejected", count(s.rejected), s.rejected > 0);
+  vital("dead", "Dead", count(s.dead), s.dead > 0);
+  if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
+  const more = s.why.filter((one) => one !== $("#headline-text").textContent), told = more.join("\n");
+  if (($("#why").dataset.told ?? "") === told) return;
+  $("#why").dataset.told = told;
+  $("#why").replaceChildren(...more.map((one) => el("li", {}, one)));
+  $("#health").open = more.length > 0;
+}
+
 function showStats(s) {
-  const late = s.late_ms || {};
-  $("#tiles").replaceChildren(
-    tile("late", `${span(late.p50)} / ${span(late.p99)}`, "late, p50 / p99", "first"),
-    tile("pending", count(s.pending), "pending"),
-    tile("minute", count(s.due["1m"]), "due within a minute"),
-    tile("hour", count(s.due["1h"]), "within an hour"),
-    tile("day", count(s.due["1d"]), "within a day"),
-    tile("overdue", count(s.overdue), "overdue", s.overdue ? "bad" : ""),
-    tile("oldest", s.overdue ? span(s.oldest_overdue_ms) : "-", "oldest overdue", s.overdue ? "bad" : ""),
-    tile("rate", count(s.delivered_per_s), "delivered a second"),
-    tile("rejected", count(s.rejected), "rejected", s.rejected ? "bad" : ""),
-    tile("dead", count(s.dead), "dead", s.dead ? "bad" : ""),
-    tile("redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, "Redis", s.error ? "bad" : ""),
-    tile("broker", s.intake_lag === null ? "no answer" : "answers", "broker", s.intake_lag === null ? "bad" : ""),
-    tile("lag", s.intake_lag ? count(Object.values(s.intake_lag).reduce((a, b) => a + b, 0)) : "-", "intake lag"),
-    tile("lanes", workers(s), "queries running", s.service_heard_ms == null || s.service_heard_ms > 10000 ? "bad" : ""),
-    ...(s.canary_late_ms == null ? [] : [tile("canary", span(s.canary_late_ms), "last canary late")]),
-  );
+  const [kind, text] = sentence(s);
+  $("#headline").className = kind;
+  put($("#headline-text"), text);
+  if (!s.error) showNumbers(s);
+  showHealth(s);
+  guard(showTrend)();
+  const empty = !s.error && !s.pending && !s.delivered;
+  if (firstStart || empty) (firstStart ??= import("./first.js")).then((first) => first.show(s, empty));
   if (!performance.getEntriesByName("numbers-shown").length) performance.mark("numbers-shown");
-  $("#why").replaceChildren(...s.why.map((sentence) => el("li", {}, sentence)));
-}
-function workers(s) {
-  const all = Object.values(s.workers || {});
-  if (s.service_heard_ms == null || s.service_heard_ms > 10000) return "none";
-  return `${all.filter(Boolean).length} of ${all.length}`;
-}
-
-// --- table ---
-const chosen = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
-const fromAddress = (name) => new URLSearchParams(location.search).get(name) || "";
-function fillForm() {
-  for (const name of FIELDS) form.elements[name].value = fromAddress(name);
-}
-// Each answer searches a bounded number of schedules: with a filter, ask until the page is full.
-async function* gather(order) {
-  const items = [];
-  next = fromAddress("cursor");
-  for (let asks = 0; asks < ASKS_MAX && items.length < ROWS && next !== null; asks += 1) {
-    const got = await ask("GET", "/v1/schedules?" + query({ ...chosen(), order, cursor: next, limit: ROWS - items.length }));
-    next = got.next_cursor;
-    items.push(...got.items);
-    yield items;
+  // The first page follows the time, unless one is at work in it.
+  if (Date.now() - tableAsked > TABLE_MS && !given("cursor") && !$("#rows").matches(":hover, :focus-within")) {
+    tableAsked = Date.now();
+    guard(showPage)();
   }
 }
-async function showPage() {
-  const order = fromAddress("order");
-  const mine = ++showing;
-  $("#by-due").setAttribute("aria-sort", order === "last" ? "descending" : "ascending");
-  for await (const items of gather(order)) {
-    if (mine !== showing) return;
-    showRows(items);
-  }
-}
-function showRows(items) {
-  $("#schedules tbody").replaceChildren(...items.map((one) => el("tr", {},
-    el("td", { class: "cut" }, el("a", { href: "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 }) }, one.id)),
-    el("td", { class: "time" }, time(one.due_ms)),
-    el("td", {}, one.topic), el("td", {}, one.caller || ""), el("td", {}, count(one.value_bytes)),
-    el("td", { class: "cut" }, (one.value ?? (one.value_base64 ? "(bytes)" : can.payload ? "" : "(hidden)")).slice(0, 120)))));
-  if (!performance.getEntriesByName("table-shown").length) performance.mark("table-shown");
-  $("#next").disabled = !next;
-  $("#page-note").textContent = `${items.length} shown${next ? "; there may be more" : ""}`;
-}
-async function look(changes) {
-  remember({ cursor: "", ...changes });
-  await showPage();
-}
-form.addEventListener("submit", guard(async (event) => { event.preventDefault(); const looking = look(chosen()); readAddress(); await looking; }));
-$("#next").addEventListener("click", guard(() => look({ cursor: next })));
-$("#first").addEventListener("click", guard(() => look({})));
-$("#sort").addEventListener("click", guard(() => look({ order: fromAddress("order") ? "" : "last" })));
-addEventListener("popstate", guard(async () => { fillForm(); readAddress(); await Promise.all([showPage(), drawTimeline()]); }));
 
-// --- actions on all that match ---
-function selection() {
-  const given = Object.fromEntries(Object.entries(chosen()).filter(([, value]) => value));
-  if (!Object.keys(given).length) throw new Error("select something first: drag over the chart, or filter");
-  return given;
-}
-function deed(label, path, more, words) {
-  return el("button", { type: "button", onclick: guard(async () => {
-    const given = { ...selection(), ...more() };
-    const dry = await ask("POST", path, { ...given, dry_run: true });
-    const which = Object.entries(given).map(([name, value]) => `${name} ${value}`).join(", ");
-    if (!(await confirmed(`${label}: ${count(dry.matched)} schedules`, `${words} Chosen: ${which}. It goes into the audit trail.`))) return;
-    const done = await ask("POST", path, given);
-    say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`);
-    await Promise.all([showPage(), drawTimeline()]);
-  }) }, label);
-}
-if (can.admin) {
-  const by = el("input", { id: "by", value: "1h", size: 6, "aria-label": "how long, for shift and spread" });
-  $("#actions").append(
-    deed("Cancel all", "/v1/schedules:cancel", () => ({}), "All of them are cancelled; this can be undone."),
-    deed("Deliver all now", "/v1/schedules:deliver-now", () => ({}), "All of them are delivered at once; this cannot be undone."),
-    deed("Shift all by", "/v1/schedules:reschedule", () => ({ shift: by.value }), "Each gets a later (or earlier) due time; this can be undone."),
-    deed("Spread all over", "/v1/schedules:reschedule", () => ({ spread: by.value }), "They are spread evenly, from the first one's due time on; this can be undone."),
-    by);
-}
+// --- the parts know each other here ---
+$("#filter").addEventListener("submit", guard(async (event) => { event.preventDefault(); const looking = search(); readAddress(); await looking; await drawTimeline(); }));
+onSelect(guard((from, to) => look({ due_from: from, due_to: to })));
+onTopic(guard((topic) => look({ topic: given("topic") === topic ? "" : topic })));
+onSelected(tellSelection);
+suggestFrom({ topics: topicsSeen, callers: callersSeen });
+const refresh = guard(async () => { await Promise.all([showPage(), drawTimeline()]); });
+onBack(refresh);
+addEventListener("popstate", () => { fillField(); readAddress(); refresh(); });
 
-onSelect(guard(async (from, to) => {
-  form.elements.due_from.value = from;
-  form.elements.due_to.value = to;
-  await look({ due_from: from, due_to: to });
-}));
-
-fillForm();
+fillField();
+guard(drawTimeline)(askTimeline());
+guard(showPage)();
+guard(async () => showStats(await ask("GET", "/v1/stats")))();
 onStats(showStats);
-// Numbers and table first: plotly's script takes a while to load.
-const timeline = askTimeline();
-timeline.catch(() => {}); // reported when it is drawn
-Promise.all([guard(async () => showStats(await ask("GET", "/v1/stats")))(), guard(showPage)()]).then(() => guard(drawTimeline)(timeline));

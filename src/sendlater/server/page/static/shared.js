@@ -1,10 +1,9 @@
-// Shared by all pages: requests to /v1, times, theme, live numbers, confirmation of actions.
+// Shared by all pages: requests to /v1, times, theme, live numbers, questions before a change, what was done.
 export const body = document.body.dataset;
 export const can = { write: body.role !== "read", admin: body.role === "admin", payload: body.payload === "true" };
 export const $ = (selector) => document.querySelector(selector);
 
-export function el(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+function build(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key === "onclick") made.addEventListener("click", value);
     else if (value === true) made.setAttribute(key, "");
@@ -13,6 +12,10 @@ export function el(name, attributes = {}, ...children) {
   made.append(...children.filter((child) => child != null));
   return made;
 }
+export const el = (name, attributes = {}, ...children) => build(document.createElement(name), attributes, children);
+export const svg = (name, attributes = {}, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+// Only what differs is written: nothing jumps, and a screen reader is not told the same again.
+export function put(place, text) { if (place.textContent !== text) place.textContent = text; }
 
 export async function ask(method, path, data) {
   const given = { method, headers: {} };
@@ -27,14 +30,8 @@ export async function ask(method, path, data) {
   return told;
 }
 
-export function say(text, bad = false) {
-  const place = $("#message");
-  place.textContent = text;
-  place.className = bad ? "bad" : "good";
-}
-
 export const guard = (work) => async (...given) => {
-  try { await work(...given); } catch (error) { say(error.message, true); }
+  try { await work(...given); } catch (error) { say(error instanceof TypeError ? "The server does not answer." : error.message, { bad: true }); }
 };
 
 export function query(values) {
@@ -44,56 +41,67 @@ export function query(values) {
 }
 
 // The address holds what is shown: set given values, drop empty ones.
-export function remember(changes) {
+export const given = (name) => new URLSearchParams(location.search).get(name) || "";
+export function remember(changes, { replace = false } = {}) {
   const now = new URLSearchParams(location.search);
   for (const [key, value] of Object.entries(changes)) if (value) now.set(key, value); else now.delete(key);
   const told = now.toString();
-  history.pushState(null, "", told ? `?${told}` : location.pathname);
+  history[replace ? "replaceState" : "pushState"](null, "", told ? `?${told}` : location.pathname);
 }
 
 // --- numbers and times ---
-export const count = (n) => (n == null ? "-" : Math.round(n).toLocaleString("en"));
+export const count = (n) => (n == null ? "–" : Math.round(n).toLocaleString("en"));
+export function short(n) {
+  for (const [unit, size] of [["bn", 1e9], ["M", 1e6], ["k", 1e3]]) if (n >= 10 * size || (n >= size && unit !== "k")) return `${+(n / size).toFixed(n >= 100 * size ? 0 : 1)} ${unit}`;
+  return count(n);
+}
 export function span(ms) {
-  if (ms == null) return "-";
+  if (ms == null) return "–";
   const late = Math.abs(ms);
-  if (late < 1000) return `${Math.round(ms * 10) / 10} ms`;
+  if (late < 1000) return `${late < 10 ? Math.round(ms * 10) / 10 : Math.round(ms)} ms`;
   for (const [unit, size] of [["d", 86400000], ["h", 3600000], ["min", 60000]])
     if (late >= size) return `${(ms / size).toFixed(1)} ${unit}`;
   return `${(ms / 1000).toFixed(1)} s`;
 }
-const LAST_MS = 253402300799999;
+// The year 9999; what is due later is told in milliseconds.
+export const LAST_MS = 253402300799999;
 export const timesAre = () => localStorage.getItem("times") || "utc";
+export const zoneMs = (ms) => (timesAre() === "local" ? -60000 * new Date(ms).getTimezoneOffset() : 0);
 export function timeText(ms) {
   if (ms > LAST_MS) return `${ms} ms`;
-  const mode = timesAre();
-  if (mode === "relative") return ms >= Date.now() ? `in ${span(ms - Date.now())}` : `${span(Date.now() - ms)} ago`;
-  if (mode === "local") return new Date(ms).toLocaleString("sv") + "." + String(ms % 1000).padStart(3, "0");
-  return new Date(ms).toISOString().replace("T", " ");
+  const told = new Date(ms + zoneMs(ms)).toISOString().replace("T", " ");
+  return timesAre() === "local" ? told.slice(0, -1) : told;
 }
+export const away = (ms) => (ms >= Date.now() ? `in ${span(ms - Date.now())}` : `${span(Date.now() - ms)} ago`);
 export function time(ms) {
   const made = el("time", { "data-ms": ms }, timeText(ms));
   if (ms <= LAST_MS) made.dateTime = made.title = new Date(ms).toISOString();
   return made;
 }
+// Both at once: how long from now, and when.
+export const when = (ms) => el("span", { class: "when" }, el("span", { class: "away", "data-ms": ms }, away(ms)), time(ms));
 export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
+export const badge = (text, kind = "") => el("span", { class: `badge ${kind}` }, text);
+const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad" };
+export const state = (name) => badge(name, KINDS[name] ?? "");
+export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });
 
-// --- theme, times, live ---
+// --- theme, times ---
+const listeners = { times: [], stats: [], back: [] };
 const theme = $("#theme");
 theme.value = localStorage.getItem("theme") || "auto";
-const listeners = { theme: [], times: [], stats: [] };
 function applyTheme() {
   if (theme.value === "auto") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.setAttribute("data-theme", theme.value);
-  listeners.theme.forEach((told) => told());
 }
 theme.addEventListener("change", () => { localStorage.setItem("theme", theme.value); applyTheme(); });
 applyTheme();
-export const onTheme = (told) => listeners.theme.push(told);
 
 const times = $("#times");
 times.value = timesAre();
 function retell() {
-  document.querySelectorAll("time[data-ms]").forEach((one) => { one.textContent = timeText(Number(one.dataset.ms)); });
+  document.querySelectorAll("time[data-ms]").forEach((one) => put(one, timeText(Number(one.dataset.ms))));
+  document.querySelectorAll(".away[data-ms]").forEach((one) => put(one, away(Number(one.dataset.ms))));
 }
 times.addEventListener("change", () => {
   localStorage.setItem("times", times.value);
@@ -102,41 +110,88 @@ times.addEventListener("change", () => {
 });
 export const onTimes = (told) => listeners.times.push(told);
 
-let source = null;
+// --- live numbers ---
+// The browser tries again by itself, except after an answer that is no stream: then we do.
+const AGAIN_MS = 2000;
+let source = null, again = 0;
 const live = $("#live");
+export const isLive = () => live.getAttribute("aria-pressed") === "true";
+function lost() {
+  const place = $("#connection");
+  put(place, "The connection is lost; what you see is from before. Trying again…");
+  place.hidden = false;
+  if (source?.readyState === EventSource.CLOSED) { clearTimeout(again); again = setTimeout(follow, AGAIN_MS); }
+}
 function follow() {
+  clearTimeout(again);
   if (source) source.close();
   source = null;
-  if (live.getAttribute("aria-pressed") !== "true" || !listeners.stats.length) return;
+  if (document.hidden || !isLive() || !listeners.stats.length) return;
   source = new EventSource("/v1/events");
+  source.addEventListener("error", lost);
   source.addEventListener("stats", (event) => {
+    const was = !$("#connection").hidden;
+    $("#connection").hidden = true;
     const told = JSON.parse(event.data);
     listeners.stats.forEach((one) => one(told));
-    if (timesAre() === "relative") retell();
+    retell();
+    if (was) listeners.back.forEach((one) => one());
   });
 }
-live.addEventListener("click", () => {
-  const on = live.getAttribute("aria-pressed") !== "true";
+function turn() {
+  const on = !isLive();
   live.setAttribute("aria-pressed", String(on));
-  live.textContent = on ? "Live" : "Paused";
+  put(live, on ? "Live" : "Paused");
   follow();
-});
-export function onStats(told) { listeners.stats.push(told); follow(); }
-export const isLive = () => live.getAttribute("aria-pressed") === "true";
-addEventListener("pagehide", () => source && source.close());
+}
+live.addEventListener("click", turn);
+export function onStats(told) { live.hidden = false; listeners.stats.push(told); follow(); }
+export const onBack = (told) => listeners.back.push(told);
+document.addEventListener("visibilitychange", follow);
+addEventListener("pagehide", () => source?.close());
 
-// --- confirmation of actions ---
-export function confirmed(title, text, { danger = true } = {}) {
+// --- what was done, and taking it back ---
+export function say(text, { bad = false, undo = null } = {}) {
+  $("#toast").hidden = false;
+  $("#toast").className = bad ? "bad" : "";
+  put($("#message"), text);
+  $("#toast-undo").hidden = !undo;
+  $("#toast-undo").onclick = undo && guard(async () => { $("#toast-undo").hidden = true; await undo(); });
+}
+$("#toast-close").addEventListener("click", () => { $("#toast").hidden = true; });
+export async function undone(id) {
+  const done = await ask("POST", `/v1/audit/${id}:undo`);
+  say(`${count(done.changed)} of ${count(done.matched)} undone.`);
+}
+
+// --- questions before a change ---
+export function confirmed(title, text, { danger = true, yes = "Do it" } = {}) {
   const dialog = $("#ask");
-  $("#ask-title").textContent = title;
-  $("#ask-body").replaceChildren(el("p", {}, text));
-  $("#ask-yes").className = danger ? "danger" : "";
+  put($("#ask-title"), title);
+  $("#ask-body").replaceChildren(...[text].flat().map((line) => el("p", {}, line)));
+  $("#ask-yes").className = danger ? "danger" : "main";
+  put($("#ask-yes"), yes);
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) => {
     dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
   });
 }
+
+// --- keys ---
+const keys = { "?": () => $("#help").showModal(), p: turn };
+export const onKey = (key, work) => { keys[key] = work; };
+const typing = (place) => place.matches("input:not([type=checkbox]), select, textarea, [contenteditable]");
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event.target) || $("dialog[open]")) return;
+  if (!keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+$("#keys").addEventListener("click", () => $("#help").showModal());
+// A menu shuts when one goes on elsewhere.
+addEventListener("click", (event) => document.querySelectorAll("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; }));
+addEventListener("keydown", (event) => { if (event.key === "Escape") document.querySelectorAll("details.menu[open]").forEach((menu) => { menu.open = false; menu.querySelector("summary").focus(); }); });
 
 // --- selecting rows ---
 export function chosenPlaces(table) {
@@ -147,5 +202,10 @@ export function chosenPlaces(table) {
 export function selectAll(table) {
   const box = el("input", { type: "checkbox" });
   box.addEventListener("change", () => document.querySelectorAll(`${table} tbody input[type=checkbox]`).forEach((one) => { one.checked = box.checked; }));
-  return el("label", {}, box, " all shown");
+  return el("label", { class: "check" }, box, " all shown");
+}
+// A table without rows says so.
+export function rowsOrNone(table, rows, none) {
+  const columns = document.querySelectorAll(`${table} thead th`).length;
+  $(`${table} tbody`).replaceChildren(...(rows.length ? rows : [el("tr", { class: "none" }, el("td", { colspan: columns }, none))]));
 }

@@ -1,0 +1,74 @@
+// A payload as a JSON tree, text or hex; and what differs between two of them.
+import { $, can, count, el } from "./shared.js";
+
+const [TEXT_MAX, HEX_MAX] = [65536, 16384];
+const DIFF_LINES_MAX = 400;
+export const bytesOf = (packed) => Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
+
+// Numbers are shown as written: JavaScript would change 1.0, 1e400 and numbers above 2^53.
+class Written { constructor(source) { this.source = source; } }
+const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
+function tree(value, name) {
+  const label = name === undefined ? "" : `${name}: `;
+  if (value instanceof Written) return el("li", {}, label + value.source);
+  if (value === null || typeof value !== "object") return el("li", {}, label + JSON.stringify(value));
+  const entries = Object.entries(value);
+  const shut = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
+  return el("li", {}, el("details", { open: true }, el("summary", {}, label + shut), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
+}
+function hex(bytes) {
+  const lines = [];
+  for (let at = 0; at < Math.min(bytes.length, HEX_MAX); at += 16) {
+    const some = Array.from(bytes.slice(at, at + 16));
+    lines.push(at.toString(16).padStart(8, "0") + "  " + some.map((n) => n.toString(16).padStart(2, "0")).join(" ").padEnd(49) + some.map((n) => (n > 31 && n < 127 ? String.fromCharCode(n) : ".")).join(""));
+  }
+  return lines.join("\n");
+}
+
+export function showPayload(one) {
+  $("#payload-part").hidden = false;
+  if (!can.payload) { $("#payload-part").replaceChildren(el("p", {}, "Payloads are hidden for this role.")); return; }
+  const bytes = one.value_base64 !== undefined ? bytesOf(one.value_base64) : new TextEncoder().encode(one.value ?? "");
+  const forms = [["hex", () => el("pre", {}, hex(bytes))]];
+  if (one.value != null) {
+    forms.unshift(["text", () => el("pre", {}, one.value.slice(0, TEXT_MAX))]);
+    try {
+      const parsed = JSON.parse(one.value, exact);
+      forms.unshift(["JSON", () => el("ul", { class: "tree" }, tree(parsed))]);
+    } catch { /* it is text */ }
+  }
+  const choose = (name) => {
+    $("#payload").replaceChildren(forms.find(([form]) => form === name)[1]());
+    $("#forms").replaceChildren(...forms.map(([form]) => el("button", { type: "button", "aria-pressed": String(form === name), onclick: () => choose(form) }, form)));
+  };
+  choose(forms[0][0]);
+  $("#size").textContent = `${count(bytes.length)} bytes` + (bytes.length > HEX_MAX ? `; of it are shown ${count(TEXT_MAX)} as text, ${count(HEX_MAX)} as hex` : "");
+  $("#download").href = URL.createObjectURL(new Blob([bytes]));
+  $("#download").download = "payload";
+  const headers = one.headers || [];
+  $("#headers tbody").replaceChildren(...(headers.length ? headers.map((header) => {
+    const [name, value] = Array.isArray(header) ? header : [header.name, `base64:${header.value_base64}`];
+    return el("tr", {}, el("td", {}, name), el("td", {}, value === null ? "(null)" : value));
+  }) : [el("tr", {}, el("td", { colspan: 2, class: "soft" }, "none"))]));
+}
+
+// --- what differs ---
+function linesOf(text) {
+  try { return JSON.stringify(JSON.parse(text, (_, value, context) => (typeof value === "number" && context?.source ? JSON.rawJSON(context.source) : value)), null, 2).split("\n"); } catch { return text.split("\n"); }
+}
+// The lines of both texts: what only the first has is deleted, what only the second has is inserted.
+export function difference(before, after) {
+  const [a, b] = [linesOf(before), linesOf(after)];
+  if (Math.max(a.length, b.length) > DIFF_LINES_MAX) return el("pre", {}, after.slice(0, TEXT_MAX));
+  const same = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i -= 1)
+    for (let j = b.length - 1; j >= 0; j -= 1) same[i][j] = a[i] === b[j] ? same[i + 1][j + 1] + 1 : Math.max(same[i + 1][j], same[i][j + 1]);
+  const told = [];
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) { told.push(el("span", {}, "  " + a[i])); i += 1; j += 1; }
+    else if (j < b.length && (i === a.length || same[i][j + 1] > same[i + 1][j])) { told.push(el("ins", {}, "+ " + b[j])); j += 1; }
+    else { told.push(el("del", {}, "- " + a[i])); i += 1; }
+  }
+  return el("pre", { class: "diff", tabindex: "0" }, ...told);
+}

@@ -1,0 +1,96 @@
+// One field for all filters, `topic:emails due:<2h id:inv*`: read, written, and completed while typing.
+import { $, el } from "./shared.js";
+
+export const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to", "state"];
+const WORD = /(?:([a-z]+):)?(?:"((?:\\.|[^"\\])*)"?|(\S+))/g;
+const KEYS = { id: "begins with", topic: "target topic", caller: "who sent it", due: "when", state: "pending or claimed" };
+const DUE = ["<1h", "<1d", ">1d", "1h..2h"];
+const SHOWN_MAX = 8;
+
+// The filter that a text means; a word alone is the beginning of an id. Throws for what is no filter.
+export function read(text) {
+  const found = {};
+  for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
+    const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
+    if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
+    if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, caller:, due: or state:, got ${whole}`);
+    if (key === "due") Object.assign(found, readDue(value));
+    else if (key === "state" && !["pending", "claimed"].includes(value)) throw new Error(`Expected state:pending or state:claimed, got ${whole}`);
+    else if (key && key !== "id") found[key] = value;
+    else if (found.id_prefix) throw new Error(`Expected one id, got ${found.id_prefix} and ${value}`);
+    else found.id_prefix = quoted === undefined ? value.replace(/\*$/, "") : value;
+  }
+  return found;
+}
+const relative = (text) => (/^\d[\dhmsdw]*$/i.test(text) && !/^\d{5,}$/.test(text) ? `+${text}` : text);
+function readDue(value) {
+  const [from, to] = value.startsWith("<") ? ["", value.slice(1)] : value.startsWith(">") ? [value.slice(1), ""] : value.split("..");
+  if (to === undefined) throw new Error(`Expected due:<2h, due:>1h or due:1h..2h, got due:${value}`);
+  return { due_from: relative(from), due_to: relative(to) };
+}
+// The text of a filter, so that an address fills the field.
+export function write(filter) {
+  const quote = (text) => `"${text.replace(/["\\]/g, "\\$&")}"`;
+  const value = (text) => (/[\s"]/.test(text) ? quote(text) : text);
+  const words = ["topic", "caller", "state"].filter((key) => filter[key]).map((key) => `${key}:${value(filter[key])}`);
+  if (filter.id_prefix) words.unshift(`id:${/[\s"*]/.test(filter.id_prefix) ? quote(filter.id_prefix) : `${filter.id_prefix}*`}`);
+  const [from, to] = [filter.due_from, filter.due_to].map((text) => (text ?? "").replace(/^\+/, ""));
+  if (from || to) words.push(`due:${from && to ? `${from}..${to}` : from ? `>${from}` : `<${to}`}`);
+  return words.join(" ");
+}
+
+// --- suggestions ---
+const field = $("#search"), list = $("#suggestions");
+let sources = {}, at = -1;
+// What may follow `topic:` and `caller:`: functions that answer lists.
+export const suggestFrom = (given) => { sources = given; };
+function word() {
+  const before = field.value.slice(0, field.selectionStart);
+  return before.slice(before.lastIndexOf(" ") + 1);
+}
+function offers() {
+  const typed = word();
+  const [key, value] = typed.includes(":") ? typed.split(/:(.*)/s) : [null, typed];
+  if (key === null) return Object.entries(KEYS).filter(([name]) => name.startsWith(value)).map(([name, told]) => [`${name}:`, told]);
+  const known = { due: DUE, state: ["pending", "claimed"], topic: sources.topics?.() ?? [], caller: sources.callers?.() ?? [] }[key] ?? [];
+  return known.filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${one}`, ""]);
+}
+function shut() {
+  list.hidden = true;
+  at = -1;
+  field.setAttribute("aria-expanded", "false");
+  field.removeAttribute("aria-activedescendant");
+}
+function offer() {
+  const found = offers().slice(0, SHOWN_MAX);
+  if (!found.length) return shut();
+  at = -1;
+  list.replaceChildren(...found.map(([text, told], n) => {
+    const one = el("div", { role: "option", id: `suggestion-${n}`, "aria-selected": "false", "data-text": text }, el("b", {}, text), told && el("span", {}, told));
+    one.addEventListener("pointerdown", (event) => { event.preventDefault(); take(text); });
+    return one;
+  }));
+  list.hidden = false;
+  field.setAttribute("aria-expanded", "true");
+}
+function take(text) {
+  const [end, length] = [field.selectionStart, word().length];
+  const full = text.endsWith(":") ? text : `${text} `;
+  field.value = field.value.slice(0, end - length) + full + field.value.slice(end);
+  field.selectionStart = field.selectionEnd = end - length + full.length;
+  offer();
+}
+function step(by) {
+  at = (at + by + list.children.length) % list.children.length;
+  for (const [n, one] of [...list.children].entries()) one.setAttribute("aria-selected", String(n === at));
+  field.setAttribute("aria-activedescendant", list.children[at].id);
+}
+field.addEventListener("input", offer);
+field.addEventListener("focus", offer);
+field.addEventListener("blur", shut);
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") { if (list.hidden) field.blur(); else { event.preventDefault(); shut(); } }
+  else if (!list.hidden && ["ArrowDown", "ArrowUp"].includes(event.key)) { event.preventDefault(); step(event.key === "ArrowDown" ? 1 : -1); }
+  else if (!list.hidden && at >= 0 && event.key === "Enter") { event.preventDefault(); take(list.children[at].dataset.text); }
+  else if (event.key === "Enter") shut();
+});

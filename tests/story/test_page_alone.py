@@ -1,0 +1,66 @@
+"""The page where nothing has been sent yet, and where the server goes away."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from pages import Installation, chromium, opened
+from playwright.sync_api import expect
+from servers import ServiceProcess
+
+from sendlater.config import Settings
+from sendlater.server.process import HttpProcess
+
+pytestmark = pytest.mark.story
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_url, tmp_path):
+    service = ServiceProcess(tmp_path, redis=redis_url, space="first", http_addr="127.0.0.1:0")
+    with service.start():
+        url = re.search(r"page and REST at (http\S+)", service.said()).group(1)
+        with opened(browser, Installation(url, redis_url, "first", {})) as page:
+            first = page.locator("#first-start")
+            expect(first).to_be_visible()
+            for language in ("Shell", "Python", "JavaScript", "Java", "Go"):
+                page.get_by_role("button", name=language, exact=True).click()
+                expect(page.locator("#sample")).to_contain_text(f"{url}/v1/schedules")
+            result = Axe().run(page)
+            assert not result.violations_count, result.generate_report()
+            page.get_by_role("button", name="Send one due in 10 s").click()
+            expect(page.locator("#first-told")).to_contain_text("due in")
+            expect(page.locator("#first-told")).to_contain_text(
+                re.compile(r"Arrived on hello, [\d.]+ ms after its due time")
+            )
+            page.get_by_role("button", name="Python", exact=True).click()
+            exec(page.locator("#sample").inner_text(), {})
+            assert page.request.get("/v1/stats").json()["pending"] == 1
+            page.get_by_role("link", name="See its life").click()
+            expect(page.locator("#state")).to_have_text("delivered")
+
+
+def test_a_lost_connection_is_told_and_mended_by_itself(browser, redis_url):
+    settings = Settings(redis=redis_url, space="away", http_addr="127.0.0.1:0")
+    served = HttpProcess(settings, redis_url=redis_url)
+    page = browser.new_page()
+    page.goto(served.url)
+    lost = page.get_by_role("alert")
+    expect(page.locator("#number-pending b")).to_have_text("0")
+    served.close()
+    expect(lost).to_contain_text("The connection is lost")
+    with Installation(served.url, redis_url, "away", {}).scheduler() as s:
+        s.send_later("emails", "m", id="meanwhile", delay=7_200)
+    address = served.url.removeprefix("http://")
+    again = HttpProcess(
+        Settings(redis=redis_url, space="away", http_addr=address), redis_url=redis_url
+    )
+    expect(lost).to_be_hidden()
+    expect(page.locator("#number-pending b")).to_have_text("1")
+    expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    page.close()
+    again.close()

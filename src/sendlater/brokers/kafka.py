@@ -139,7 +139,6 @@ class KafkaBroker:
             except KafkaException as error:
                 raise _why(error.args[0]) from error
             else:
-                self._hold(size_bytes)
                 return
 
     def _teller(self, on_done: Acknowledged, size: int) -> Callable[[KafkaError | None, Any], None]:

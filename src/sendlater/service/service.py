@@ -33,8 +33,8 @@ class Service(StoreWatch):
         stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Get ready, wait until no other service is active, take over. Then every query runs, and
-        intake reads every inbox.
+        """Get ready, wait until no other service is active, take over. Then every query runs and
+        is warm.
 
         False if `stop` was set before that; `on_standby` is called if there is a wait.
         Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
@@ -52,7 +52,7 @@ class Service(StoreWatch):
         if not self._take_over(stop):
             return False
         self._sidecars.start()
-        self._await_intake(stop)
+        self._await_warm(stop)
         return True
 
     def rebuild(self) -> None:

@@ -10,6 +10,7 @@ import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.errors import Fenced
+from sendlater.spark.delivery.lane import WARM_UP_BATCHES
 
 RESTART_DELAY_S = 0.5
 """Pause before the first restart of a failed query; doubled each time after."""
@@ -64,6 +65,14 @@ class Worker:
     def failed(self) -> bool:
         """Whether it has failed recently."""
         return self.delay_s > RESTART_DELAY_S
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a lane has had its short first batches; others are not asked."""
+        if self.lane is None or not isinstance(self.query, StreamingQuery):
+            return True
+        progress = self.query.lastProgress
+        return progress is not None and progress.batchId + 1 >= WARM_UP_BATCHES
 
     def begin(self) -> None:
         """Start it, for the first time or again."""

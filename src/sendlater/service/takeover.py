@@ -127,11 +127,14 @@ class Takeover(Queries):
         """Whether intake reads every inbox."""
         return self.pending.reading(self._workers[-1].run, tasks=self.settings.intake_slots)
 
-    def _await_intake(self, stop: threading.Event) -> None:
-        """Wait until intake reads; not if it has failed, nor forever, nor if `stop` is set."""
-        intake, deadline_s = self._workers[-1], time.monotonic() + FIRST_BATCH_S
-        while intake.query is not None and intake.query.isActive and not self._reads():
-            if time.monotonic() > deadline_s or stop.wait(FIRST_BATCH_WATCH_S):
+    def _await_warm(self, stop: threading.Event) -> None:
+        """Wait until intake reads and each lane has warmed up: then the first message is on time.
+
+        Not for a query that has failed, nor forever, nor if `stop` is set."""
+        deadline_s = time.monotonic() + FIRST_BATCH_S
+        while not (self._reads() and all(worker.is_warm for worker in self._workers)):
+            failed = any(worker.query is None for worker in self._workers)
+            if failed or time.monotonic() > deadline_s or stop.wait(FIRST_BATCH_WATCH_S):
                 return
 
     def _store_is_lost(self) -> bool:

@@ -50,7 +50,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim found: rows, or when the next one is due."""
+    """What a claim found: rows, and when the next one is due."""
 
     ids: list[bytes]
     packed: list[bytes]
@@ -163,11 +163,11 @@ class Shard:
             count_max=count_max,
             bytes_max=bytes_max,
         )
-        if isinstance(got, list):
-            return Claim(got[::2], got[1::2])
         if got in (b"draining", b"held"):
             return Claim([], [], draining=got == b"draining", held=got == b"held")
-        return Claim([], [], next_due_ms=int(float(got)) if got else None)
+        *rows, next_due = got if isinstance(got, list) else [got]
+        next_due_ms = int(float(next_due)) if next_due else None
+        return Claim(rows[::2], rows[1::2], next_due_ms=next_due_ms)
 
     def arm(self, name: str) -> None:
         """Allow claims, settling and releases under this name, until the server restarts."""

@@ -86,6 +86,9 @@ class ShardTask:
                 yield from self._arrow(got)
                 if len(got.ids) < self.lane.claim_count // 4:
                     time.sleep(self._pause_ms(now_ms) / 1000)
+                    now_ms = self.clock.now_ms()
+                    if got.next_due_ms is None or got.next_due_ms > now_ms:
+                        self._wait(got.next_due_ms, now_ms)
             elif ending:
                 return
             elif got.held:
@@ -94,16 +97,22 @@ class ShardTask:
                 self._wait(got.next_due_ms, now_ms)
 
     def _pause_ms(self, now_ms: int) -> int:
+        return self.lane.poll_ms if self._leads(now_ms) else self.lane.standby_poll_ms
+
+    def _leads(self, now_ms: int) -> bool:
         lane = self.lane
-        if leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms):
-            return lane.poll_ms
-        return lane.standby_poll_ms
+        return leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms)
 
     def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
-        """Sleep until the next due time, the end, or until something earlier is parked."""
+        """Sleep until the next due time, the end, or until something earlier is parked.
+
+        That wakes all lanes: those that do not lead leave it to the one that does, for a moment.
+        """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
         left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
-        self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
+        woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
+        if woken and not self._leads(now_ms):
+            time.sleep(self.lane.standby_poll_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.arrow_rows import filler, to_arrow, unpack_columns

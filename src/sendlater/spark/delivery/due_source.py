@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 from sendlater.spark.delivery.claim_task import ShardTask
-from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice, batch_end_ms
+from sendlater.spark.delivery.lane import (
+    LEAD_MS,
+    WARM_UP_BATCHES,
+    WARM_UP_WINDOW_MS,
+    Lane,
+    ShardSlice,
+    batch_end_ms,
+)
 
 
 class DueReader(DataSourceStreamReader):
@@ -44,16 +51,16 @@ class DueReader(DataSourceStreamReader):
         lane, pending, now_ms = self.lane, self._pending(), self._clock.now_ms()
         if pending.draining(owner=lane.owner):
             return start
+        number, window_ms = start["batch"] + 1, lane.window_ms
         head = pending.oldest_due_ms()
         idle = head is None or head > now_ms + lane.idle_window_ms
+        length_ms = lane.idle_window_ms if idle else window_ms
+        if number <= WARM_UP_BATCHES:
+            window_ms = length_ms = WARM_UP_WINDOW_MS
         end_ms = batch_end_ms(
-            now_ms,
-            lane=lane.lane,
-            lanes=lane.lanes,
-            window_ms=lane.window_ms,
-            length_ms=lane.idle_window_ms if idle else lane.window_ms,
+            now_ms, lane=lane.lane, lanes=lane.lanes, window_ms=window_ms, length_ms=length_ms
         )
-        return {"batch": start["batch"] + 1, "end_ms": end_ms}
+        return {"batch": number, "end_ms": end_ms}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ShardSlice]:
         """One task per shard."""

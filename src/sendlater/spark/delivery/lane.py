@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LEAD_MS = 200
 """Shortest batch: planning and starting one takes this long."""
+WARM_UP_BATCHES, WARM_UP_WINDOW_MS = 3, 500
+"""A lane begins with so many short batches. The first ones are planned slowly, which nobody should
+notice later, when another lane is between two batches at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from sendlater.store.admin import tell
 
 TICK_S = 0.1
 """Pause between two requests to the broker while deliveries may wait for the answer."""
-TICKS_A_MARGIN = 10
+TICKS_A_MARGIN = 4
 """Requests within a margin otherwise; the watermark is at least one such pause behind."""
 TICK_S_MAX = 0.5
 """Longest such pause, for a long margin."""

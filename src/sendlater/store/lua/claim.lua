@@ -3,7 +3,8 @@
 -- keys: due record state batches batch
 -- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
 -- full: goes on
--- returns: {id, packed, id, packed, ...}, where packed is a msgpack uint64 due_ms and the record;
+-- returns: {id, packed, id, packed, ..., next}, where packed is a msgpack uint64 due_ms and the record,
+--          and next is the due_ms of what is pending now ('' when nothing is);
 --          or, when nothing is due, the next due_ms as a string ('' when nothing is pending);
 --          or 'held' when what is due must wait until intake has read the inboxes (see bound);
 --          or 'draining' when this owner has been asked to stop
@@ -71,4 +72,6 @@ redis.call('HSET', batches, name, lane)
 if missed > 0 then
     redis.call('HINCRBY', state, 'missed', missed)
 end
+-- It saves the reader a call that finds nothing.
+rows[#rows + 1] = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or ''
 return rows

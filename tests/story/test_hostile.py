@@ -145,7 +145,13 @@ def headers_records(here):
     for key in (b"h-\x00", b"h-\n", b"h-a|b", b"h-a/b", b"h-\xff\xfe", b"h-" + b"\xf0" * 510):
         yield asks(f"id {key!r:.20}", key=key)
     names_of_bytes = [(b"\xff\xfe", b"1"), (b"a\x00b", b"2"), (b"\xed\xa0\x80", b"3")]
-    yield asks("foreign names", *names_of_bytes, value=b"foreign names", by_librdkafka=True)
+    yield asks(
+        "foreign names",
+        *names_of_bytes,
+        value=b"foreign names",
+        by_librdkafka=True,
+        expected="bad-headers",
+    )
     every = [(name, b"\xff") for name in names.CONTROL]
     yield Hostile("tombstone", b"h-\x00nobody", None, every, 0, inbox)
 

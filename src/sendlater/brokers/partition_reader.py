@@ -58,7 +58,10 @@ class KafkaPartitions:
     def __init__(self, options: Mapping[str, str], topics: Iterable[str]) -> None:
         """`options`: those of every client, in librdkafka's names."""
         from confluent_kafka import Consumer
+        from confluent_kafka.admin import AdminClient
 
+        # Of its own: on the consumer's connection a question waits for the fetch under way.
+        self._admin = AdminClient(dict(options))
         self._topics = sorted(topics)
         self._assigned = False
         self._consumer = Consumer(
@@ -84,7 +87,7 @@ class KafkaPartitions:
         found: list[Place] = []
         for topic in self._topics:
             try:
-                told = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+                told = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic]
             except KafkaException as error:
                 raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
             found += [(topic, number) for number in sorted(told.partitions)]

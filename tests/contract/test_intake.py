@@ -19,7 +19,7 @@ from sendlater.brokers.partition_reader import (
 )
 from sendlater.clock import FixedClock
 from sendlater.dialects import names
-from sendlater.errors import StoreWentBack
+from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.model import Record
 from sendlater.spark.intake import inbox_source
 from sendlater.spark.intake.inbox_rows import NOTHING, PASS_BYTES, SCHEMA, chunk
@@ -213,6 +213,20 @@ def test_new_partitions_are_read_while_it_runs(pending: Pending) -> None:
     line.step(), line.step()
     assert line.reader.begun[("in", 2)] == 0
     assert pending.positions()["in/2"] == 1
+
+
+def test_an_outage_of_the_broker_ends_nothing(pending: Pending) -> None:
+    pending.fence()
+    line = Pipeline(pending, schedule(("in", 0), 0))
+    line.step()
+
+    def away() -> list[Place]:
+        raise BrokerUnavailable("away")
+
+    line.reader.places = away  # type: ignore[method-assign]
+    line.clock.advance(inbox_source.METADATA_MS_MAX)
+    line.step()
+    assert pending.positions()["in/0"] == 1
 
 
 def test_tasks_share_all_partitions() -> None:

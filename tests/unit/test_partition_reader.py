@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError
 
 from sendlater.brokers import partition_reader
 from sendlater.dialects import names
+from sendlater.errors import BrokerUnavailable
 
 
 class Message:
@@ -59,6 +60,12 @@ def test_the_end_of_a_partition_counts_also_where_no_record_is() -> None:
 
 def test_what_the_client_tries_again_by_itself_is_no_news() -> None:
     assert partition_reader._read([Message(0, error=KafkaError._TRANSPORT)]) is None
+
+
+def test_a_missing_permission_is_an_error() -> None:
+    refused = Message(0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerUnavailable, match="inbox 'in' cannot be read"):
+        partition_reader._read([refused])
 
 
 @pytest.mark.parametrize("error", [SystemError("no"), UnicodeDecodeError("utf-8", b"", 0, 1, "no")])

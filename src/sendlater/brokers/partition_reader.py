@@ -46,7 +46,10 @@ class PartitionReader(Protocol):
         """Read these partitions from these positions, besides those that are being read."""
 
     def read(self, *, count_max: int, timeout_s: float) -> Read | None:
-        """What has arrived, as soon as there is something; None after the time."""
+        """What has arrived, as soon as there is something; None after the time.
+
+        Raises BrokerUnavailable without permission to read.
+        """
 
     def close(self) -> None:
         """Disconnect."""
@@ -60,8 +63,10 @@ class KafkaPartitions:
         from confluent_kafka import Consumer
         from confluent_kafka.admin import AdminClient
 
+        # The watermark's thread asks the same brokers, and its warnings say what is wrong.
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
         # Of its own: on the consumer's connection a question waits for the fetch under way.
-        self._admin = AdminClient(dict(options))
+        self._admin = AdminClient({**options, **quiet})
         self._topics = sorted(topics)
         self._assigned = False
         self._consumer = Consumer(
@@ -74,6 +79,7 @@ class KafkaPartitions:
                 "queued.max.messages.kbytes": 32 * 1024,
                 "reconnect.backoff.max.ms": 1_000,
                 **options,
+                **quiet,
                 "group.id": "sendlater-intake",  # required, although no group is joined
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -128,6 +134,8 @@ def _read(messages: list[Any]) -> Read | None:
             read.ends[message.topic(), message.partition()] = message.offset() + 1
         elif error.code() == KafkaError._PARTITION_EOF:
             read.ends[message.topic(), message.partition()] = message.offset()
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise BrokerUnavailable(f"inbox {message.topic()!r} cannot be read: {error.str()}")
         # The client retries all others by itself; recreated and deleted inboxes are watched.
     read.keys = [m.key() for m in got]
     read.values = [m.value() for m in got]

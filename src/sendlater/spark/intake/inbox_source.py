@@ -9,6 +9,7 @@ import json
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from sendlater.brokers.partition_reader import (
 )
 from sendlater.clock import Clock, SystemClock
 from sendlater.dialects import names
-from sendlater.errors import StoreWentBack
+from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
 from sendlater.spark.intake.park_sink import WARM_UP
 from sendlater.store import Pending
@@ -135,7 +136,9 @@ class InboxTask:
         yield from self._begin()
         while (now_ms := self._clock.elapsed_ms()) < ends_at:
             if now_ms - self._looked_ms >= METADATA_MS_MAX:
-                yield from self._begin()
+                # The reader outlasts an outage by itself: new partitions can wait.
+                with suppress(BrokerUnavailable):
+                    yield from self._begin()
             if now_ms - self._checked_ms >= CHECK_MS:
                 self._check()
             time.sleep(max(0, self._sent_ms + GATHER_MS - now_ms) / 1_000)

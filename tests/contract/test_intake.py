@@ -118,7 +118,6 @@ class Pipeline:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_source, "WARM_UP_CHUNKS", 0)
     monkeypatch.setattr(inbox_source.time, "sleep", lambda _: None)
 
 

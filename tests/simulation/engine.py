@@ -441,7 +441,6 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (takeover, "CrashLookup", SimulatedRecovery),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
-        (inbox_source, "WARM_UP_CHUNKS", 0),
         (inbox_rows, "chunk", lambda read, ends: (read, ends)),
         *((module, "shutil", MagicMock()) for module in (service, takeover)),
     ]

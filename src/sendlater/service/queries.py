@@ -121,6 +121,7 @@ class Queries:
     def _start_intake(self) -> StreamingQuery:
         spark = self._spark
         assert spark is not None
+        first = not self._workers[-1].run
         self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
         if self._inbox_watch is not None:
             self._inbox_watch.begin(owner=self.owner)
@@ -132,6 +133,7 @@ class Queries:
             owner=self.owner,
             run=run,
             checkpoint=self._next_checkpoint("intake"),
+            warm_up=first,
         )
 
     def _read_again(self) -> None:

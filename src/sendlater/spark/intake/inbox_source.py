@@ -67,9 +67,9 @@ class InboxSource(DataSourceStreamReader):
     """Lives on the driver, except `read`, which runs in tasks."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, and
-        broker.url: Kafka client options as JSON, empty for topics on Redis. Spark hides options
-        with `url` in their name in its plans."""
+        """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, warm_up
+        (true or false), and broker.url: Kafka client options as JSON, empty for topics on Redis.
+        Spark hides options with `url` in their name in its plans."""
         self._options = dict(options.items())
 
     def initialOffset(self) -> dict[str, int]:
@@ -97,7 +97,10 @@ class InboxSource(DataSourceStreamReader):
         )
         reader = open_reader(options)
         try:
-            yield from InboxTask(reader, pending, partition, SystemClock()).chunks()
+            task = InboxTask(reader, pending, partition, SystemClock())
+            if options["warm_up"] == "true":
+                yield from task.warm_up()
+            yield from task.chunks()
         finally:
             reader.close()
             pending.client.close()
@@ -132,7 +135,6 @@ class InboxTask:
     def chunks(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end. Raises StoreWentBack, Unavailable."""
         ends_at = self._clock.elapsed_ms() + BATCH_MS
-        yield from self._warm_up()
         yield from self._begin()
         while (now_ms := self._clock.elapsed_ms()) < ends_at:
             if now_ms - self._looked_ms >= METADATA_MS_MAX:
@@ -146,7 +148,7 @@ class InboxTask:
             if read is not None:
                 yield from self._pass_on(read)
 
-    def _warm_up(self) -> "Iterator[pa.RecordBatch]":
+    def warm_up(self) -> "Iterator[pa.RecordBatch]":
         """Records of every topic and dialect, which the sink throws away."""
         both = (*warm_up_records(self._clock.now_ms()),) * WARM_UP_RECORDS
         topics = sorted({topic for topic, _ in self._reader.places()})

@@ -20,8 +20,12 @@ def start_intake(
     owner: int,
     run: int,
     checkpoint: Path,
+    warm_up: bool,
 ) -> StreamingQuery:
-    """Read all inboxes from the store's positions, decode every record and park it."""
+    """Read all inboxes from the store's positions, decode every record and park it.
+
+    `warm_up`: this JVM has not done so before.
+    """
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(PASS_BYTES))
     options = {"redis.url": redis_url, "space": settings.space, "shards": str(settings.shards)}
@@ -32,6 +36,7 @@ def start_intake(
         .option("inboxes", ",".join(inbox.topic for inbox in settings.taken_in))
         .option("tasks", str(settings.intake_slots))
         .option("broker.url", broker)
+        .option("warm_up", str(warm_up).lower())
         .load()
     )
     for stage in stages(settings):

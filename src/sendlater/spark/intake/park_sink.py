@@ -48,7 +48,8 @@ class ParkWriter(DataSourceStreamArrowWriter):
             ready = False
             for batch in iterator:
                 task.park(batch)
-                if not ready and task.ends:
+                # The first chunk after the warm-up has no records: it tells where reading begins.
+                if not ready and WARM_UP not in batch["origin_partition"].to_pylist():
                     ready = True
                     pending.note_reading(self.run, context.partitionId())
             return WriterCommitMessage()

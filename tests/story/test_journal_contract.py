@@ -313,7 +313,7 @@ def test_schedules_are_listed_in_the_known_shape(journal):
         return rows if {"listed-1", "listed-2"} <= rows.keys() else None
 
     row = wait_until(listed, "both are listed")["listed-1"]
-    [written] = journal.on("schedules", id=b"listed-1")
+    written = journal.one("schedules", id=b"listed-1")
     assert row == {
         "epoch": epoch,
         "id": "listed-1",

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, Protocol
 
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
 
 UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
-    (names.UNREADABLE, b"a header's name is not UTF-8")
+    (names.UNREADABLE, names.UNREADABLE_BECAUSE.encode())
 ]
 """Instead of headers that confluent-kafka cannot decode: such a record is rejected."""
+_CHECKED = methodcaller("headers")
+"""Not `message.headers()`: for names that are not UTF-8 it answers and leaves an error behind, and
+Python's compiled fast path does not look for that."""
 REQUEST_S = 10.0
 """Longest wait for an answer about partitions."""
 
@@ -143,18 +146,17 @@ def _read(messages: list[Any]) -> Read | None:
     read.partitions = [m.partition() for m in got]
     read.positions = [m.offset() for m in got]
     read.timestamps_ms = [m.timestamp()[1] for m in got]
-    try:
-        read.headers = [m.headers() for m in got]
-    except (SystemError, UnicodeDecodeError):
-        read.headers = [_headers(m) for m in got]
+    read.headers = [_headers(m) for m in got]
     return read if read.ends else None
 
 
 def _headers(message: Any) -> list[tuple[str, bytes | None]] | None:
-    with suppress(SystemError, UnicodeDecodeError):
-        headers: list[tuple[str, bytes | None]] | None = message.headers()
-        return headers
-    return UNREADABLE_HEADERS
+    # After an error the client's list has holes: asked once more, it would crash this process.
+    try:
+        headers: list[tuple[str, bytes | None]] | None = _CHECKED(message)
+    except (SystemError, UnicodeDecodeError):
+        return UNREADABLE_HEADERS
+    return headers
 
 
 class RedisPartitions:

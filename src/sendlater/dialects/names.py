@@ -24,7 +24,8 @@ AGAIN = "sendlater-again"
 """In, on a journal: `topic/partition/offset` of the schedule that this record is a copy of, written
 after the tombstone of an older one. It is not a new version."""
 UNREADABLE = "sendlater-unreadable-headers"
-"""In, instead of headers one of whose names is not UTF-8; such a record is rejected."""
+UNREADABLE_BECAUSE = "a header's name is not UTF-8"
+"""Name and value in place of headers that cannot be read; such a record is rejected."""
 CALLER_SERVICE = "CALLER_SERVICE"
 """In and out: the sender of a JSON envelope."""
 

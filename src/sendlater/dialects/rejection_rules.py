@@ -30,7 +30,8 @@ def reason_of(settings: "Settings") -> str:
         f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
         f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
         "dialect = 'headers' AND value IS NULL": None,
-        f"array_contains(names, {sql.text(names.UNREADABLE)})": Reason.BAD_HEADERS,
+        f"CAST({sql.header(sql.text(names.UNREADABLE))} AS STRING) "
+        f"= {sql.text(names.UNREADABLE_BECAUSE)}": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
         "time_name IS NULL": Reason.NO_TIME,
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,

@@ -126,5 +126,9 @@ async function show() {
     if (can.write && one.state === "pending") offerActions();
   }
   await showLife(one);
+  if (one?.state === "claimed") setTimeout(lookAgain, CLAIMED_LOOK_MS);
 }
+// Claimed lasts seconds at most: until the batch is settled.
+const CLAIMED_LOOK_MS = 1_000;
+const lookAgain = () => document.hidden ? setTimeout(lookAgain, CLAIMED_LOOK_MS) : guard(show)();
 guard(show)();

@@ -2,10 +2,12 @@
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import redis
 from confluent_kafka import Producer
 from installation import (
     ARRIVE_S,
@@ -19,6 +21,9 @@ from servers import cli, wait_until
 pytestmark = pytest.mark.story
 
 DAY_S = 86_400
+CALLS = ("evalsha", "hgetall", "hscan", "spop", "xread")
+CALLS_A_SECOND_MAX, CALLS_A_MESSAGE_MAX = 120, 20
+"""Of two lanes on two shards, seen: 61 a second, and 4 more a message."""
 
 
 @pytest.fixture(scope="module")
@@ -402,6 +407,28 @@ def test_the_doctor_finds_it_well_and_makes_a_topic_only_if_asked(here):
     } <= names
     assert {"clock of Redis", "clock of the broker"} <= names
     assert {f"topic {here.inbox}", f"topic {here.rejected}"} <= names
+
+
+def test_waiting_and_a_message_cost_redis_few_calls(here, redis_url):
+    """Nothing polls faster than it must: what waits is woken by the store."""
+    client = redis.Redis.from_url(redis_url)
+
+    def calls():
+        told = client.info("commandstats")
+        return sum(told.get(f"cmdstat_{name}", {}).get("calls", 0) for name in CALLS)
+
+    began_s, before = time.monotonic(), calls()
+    here.schedule(key=b"waits", when=("sendlater-delay", "5"))
+    here.arrival(b"waits")
+    idle = (calls() - before) / (time.monotonic() - began_s)
+    assert idle < CALLS_A_SECOND_MAX
+
+    began_s, before = time.monotonic(), calls()
+    for number in range(20):
+        here.schedule(key=b"one-%d" % number, when=("sendlater-delay", "0"))
+        here.arrival(b"one-%d" % number)
+    waiting = CALLS_A_SECOND_MAX * (time.monotonic() - began_s)
+    assert calls() - before < 20 * CALLS_A_MESSAGE_MAX + waiting
 
 
 def test_pending_schedules_outlive_a_restart_and_come_once(here):

@@ -83,9 +83,10 @@ class Ledger:
             actor.claimed_at = self.world.elapsed
         if verb == "park":
             keys = int(args[1])
-            source, after = args[2 + keys + 1], args[2 + keys + 3]
+            given = args[2 + keys :]  # owner, journal, rejected_count, sources, then the sources
             shard = int(str(args[2]).partition("}")[0].rpartition(":")[2])
-            if source:
+            for first in range(4, 4 + 3 * int(given[3]), 3):
+                source, _, after = given[first : first + 3]
                 self.read[source, shard].append((self.world.elapsed, int(after)))
 
     def _landed(self, topic: str, number: int, offset: int, entry: Entry) -> None:

@@ -128,7 +128,7 @@ class Takeover(Queries):
         return self.pending.reading(self._workers[-1].run, tasks=self.settings.intake_slots)
 
     def _await_warm(self, stop: threading.Event) -> None:
-        """Wait until intake reads and each lane has warmed up: then the first message is on time.
+        """Wait until intake reads and each lane has warmed up.
 
         Not for a query that has failed, nor forever, nor if `stop` is set."""
         deadline_s = time.monotonic() + FIRST_BATCH_S

@@ -8,6 +8,8 @@ import pyarrow as pa
 from sendlater.store.codec import DIALECTS, FIELDS, unpack_many
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADERS = pa.list_(_HEADER)
+"""Headers of a row in every Arrow batch of ours."""
 ARROW_SCHEMA = pa.schema(
     [
         ("id", pa.binary()),
@@ -16,7 +18,7 @@ ARROW_SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", pa.list_(_HEADER)),
+        ("headers", HEADERS),
         ("dialect", pa.string()),
         ("origin_topic", pa.string()),
         ("origin_partition", pa.int32()),
@@ -32,7 +34,7 @@ PENDING_ARROW_SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", pa.list_(_HEADER)),
+        ("headers", HEADERS),
         ("due_ms", pa.int64()),
     ]
 )
@@ -109,15 +111,21 @@ def pending_arrow(
 def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
     """Flat [name, value, ...] per row to a list of structs; null if a row has none."""
     if not any(rows):
-        return pa.nulls(len(rows), ARROW_SCHEMA.field("headers").type)
+        return pa.nulls(len(rows), HEADERS)
     offsets = [0]
     flat: list[bytes | None] = []
     for row in rows:
         flat += row or ()
         offsets.append(len(flat) // 2)
     names = pa.array(flat[::2], pa.binary()).cast(pa.string())
-    values = pa.array(flat[1::2], pa.binary())
-    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), entries, type=ARROW_SCHEMA.field("headers").type
+    return header_lists(offsets, names, flat[1::2])
+
+
+def header_lists(
+    offsets: Sequence[int], names: pa.Array, values: Sequence[bytes | None]
+) -> pa.Array:
+    """Headers of rows: those of row n are the names and values from offset n to n + 1."""
+    entries = pa.StructArray.from_arrays(
+        [names, pa.array(values, pa.binary())], fields=list(_HEADER)
     )
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)

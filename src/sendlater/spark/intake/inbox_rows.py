@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
+from sendlater.spark.arrow_rows import HEADERS, header_lists
+
 if TYPE_CHECKING:
     from sendlater.brokers.partition_reader import Place, Read
 
 PASS_BYTES = 64 * 1024
 """The JVM passes rows on to a Python sink once they have this many bytes. A filler of that size
 after each chunk makes it pass the chunk on at once; smaller ones make a backlog slower."""
-TIMESTAMP_MS_MAX = 9_000_000_000_000_000
-"""Spark's timestamps count microseconds in 64 bits."""
 
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.list_(_HEADER)),
+        ("headers", HEADERS),
     ]
 )
 """INBOX_SCHEMA of `spark.datasource.format`."""
@@ -56,20 +56,17 @@ def chunk(read: "Read", ends: "dict[Place, int]") -> pa.RecordBatch:
 
 
 def _micros(ms: int) -> int:
-    return 1_000 * max(-TIMESTAMP_MS_MAX, min(ms, TIMESTAMP_MS_MAX))
+    return 1_000 * max(-TIMESTAMP_SPAN_MS_MAX, min(ms, TIMESTAMP_SPAN_MS_MAX))
 
 
 def _headers(rows: list[Any]) -> pa.Array:
     """Lists of (name, value) to lists of structs; null if a row has none."""
-    kind = SCHEMA.field("headers").type
     if not any(rows):
-        return pa.nulls(len(rows), kind)
+        return pa.nulls(len(rows), HEADERS)
     offsets = [0]
     flat: list[tuple[str, bytes | None]] = []
     for row in rows:
         flat += row or ()
         offsets.append(len(flat))
     names = pa.array([name for name, _ in flat], pa.string())
-    values = pa.array([value for _, value in flat], pa.binary())
-    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=kind)
+    return header_lists(offsets, names, [value for _, value in flat])

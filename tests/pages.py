@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,18 +46,25 @@ class Installation:
 
     def fill(self, count: int = COUNT) -> None:
         """Half an even stream over two days, half a spike within one minute, tomorrow; every tenth
-        has a caller. Seconds for a hundred thousand: straight into the store."""
-        rows: dict[int, list[object]] = {shard.number: [] for shard in self.pending.shards}
+        has a caller."""
+        self.park(self._stream_and_spike(count))
+
+    def _stream_and_spike(self, count: int) -> Iterator[Schedule]:
         step_ms = 2 * 48 * HOUR_MS // count
         for n in range(count):
             even = n % 2 == 0
             topic = "emails" if even else "orders"
             headers = [("CALLER_SERVICE", b"shop")] if n % 10 == 0 else []
-            one = Schedule(
+            yield Schedule(
                 id=f"{topic}-{n:06}".encode(),
                 due_ms=self.noon_ms + (n // 2 * step_ms if even else n % 60_000),
                 record=Record(topic=topic, value=b'{"n": %d}' % n, headers=headers),
             )
+
+    def park(self, schedules: Iterable[Schedule]) -> None:
+        """Straight into the store: seconds for a hundred thousand."""
+        rows: dict[int, list[object]] = {shard.number: [] for shard in self.pending.shards}
+        for one in schedules:
             shard = self.pending.shard_of(one.id)
             some = rows[shard.number]
             some += (one.id, one.due_ms, pack(one))

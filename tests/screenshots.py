@@ -18,7 +18,6 @@ from sendlater.config import Settings
 from sendlater.dialects.names import EVENT_ERROR, EVENT_TYPE
 from sendlater.model import Record, Schedule
 from sendlater.server.process import HttpProcess
-from sendlater.store.codec import pack
 
 SIZE = {"width": 1440, "height": 1080}
 SMALL = {"width": 1000, "height": 720}
@@ -41,7 +40,6 @@ POINTS = 6
 """Of the last hour, before the pictures are taken: a minute and a half."""
 TOPICS = {"reminders": 5, "invoices": 3, "orders.retry": 2, "emails": 4, "payments": 1}
 BY_HOUR = (1, 1, 1, 1, 1, 2, 3, 5, 9, 12, 11, 9, 7, 8, 10, 10, 9, 8, 7, 6, 4, 3, 2, 1)
-PARKED_AT_ONCE = 500
 
 
 def coming(now_ms: int) -> Iterator[tuple[str, int]]:
@@ -68,22 +66,17 @@ def coming(now_ms: int) -> Iterator[tuple[str, int]]:
 def fill(here: Installation) -> None:
     """Straight into the store, and three dead letters."""
     now_ms = int(datetime.now(UTC).timestamp() * 1_000)
-    rows: dict[int, list[object]] = {shard.number: [] for shard in here.pending.shards}
-    for n, (topic, due_ms) in enumerate(coming(now_ms)):
-        value = json.dumps({"customer": 4_000 + n % 977, "amount": n % 250}).encode()
-        record = Record(topic=topic, value=value, headers=[("CALLER_SERVICE", b"shop")])
-        one = Schedule(id=f"{topic}-{n:06}".encode(), due_ms=due_ms, record=record)
-        shard = here.pending.shard_of(one.id)
-        some = rows[shard.number]
-        some += (one.id, one.due_ms, pack(one))
-        if len(some) >= 3 * PARKED_AT_ONCE:
-            shard.park(some)
-            some.clear()
-    for shard in here.pending.shards:
-        shard.park(rows[shard.number])
+    here.park(_orders(now_ms))
     headers = [(EVENT_TYPE, b"invoices"), (EVENT_ERROR, b"ValueError: no account 4711")]
     record = Record(topic="dead-letters", value=b'{"customer": 4711}', headers=headers)
     here.pending.put(Schedule(id=b"dead:1", due_ms=now_ms, record=record))
+
+
+def _orders(now_ms: int) -> Iterator[Schedule]:
+    for n, (topic, due_ms) in enumerate(coming(now_ms)):
+        value = json.dumps({"customer": 4_000 + n % 977, "amount": n % 250}).encode()
+        record = Record(topic=topic, value=value, headers=[("CALLER_SERVICE", b"shop")])
+        yield Schedule(id=f"{topic}-{n:06}".encode(), due_ms=due_ms, record=record)
 
 
 def one_with_a_life(here: Installation, page: Page) -> None:

@@ -141,6 +141,17 @@ class ServiceProcess:
         own = psutil.Process(self._process.pid)
         return [own, *own.children(recursive=True)]
 
+    def child(self, is_wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
+        """The first process that it started and that is wanted; others may end meanwhile."""
+
+        def fits(process: psutil.Process) -> bool:
+            try:
+                return is_wanted(process)
+            except psutil.Error:
+                return False
+
+        return next(filter(fits, self.family[1:]))
+
     def kill(self) -> None:
         """Pull the plug; its JVM notices a little later, and is awaited."""
         assert self._process is not None

@@ -327,7 +327,7 @@ class Installation:
         return f"{seconds:.1f} s"
 
     def _jvm(self) -> psutil.Process:
-        return next(p for p in self.service.family if p.name() == "java")
+        return self.service.child(lambda process: process.name() == "java")
 
     def _worker(self, chance: random.Random) -> psutil.Process:
         """Python's daemon in the service's JVM, or one of the workers that it has forked."""

@@ -66,10 +66,10 @@ def test_what_is_posted_arrives_when_it_is_due(world):
 
 def test_rest_and_spark_each_have_a_fair_share_of_the_cores(world):
     """Linux shares the cores between sessions first; one for both would starve REST."""
-    serve, *started = world.service.family
-    (spark,) = (process for process in started if process.name() == "java")
-    (rest,) = (process for process in started if "sendlater.server.process" in process.cmdline())
-    sessions = [os.getsid(process.pid) for process in (serve, spark, rest)]
+    service = world.service
+    spark = service.child(lambda process: process.name() == "java")
+    rest = service.child(lambda process: "sendlater.server.process" in process.cmdline())
+    sessions = [os.getsid(process.pid) for process in (service.family[0], spark, rest)]
     assert len(set(sessions)) == 3, sessions
 
 

@@ -9,7 +9,8 @@ SendlaterError
 ├── Unavailable            something is down or missing: try again later, nothing is lost
 │   ├── StoreUnavailable   Redis does not answer
 │   ├── BrokerUnavailable  Kafka does not answer
-│   │   └── MissingInbox   Kafka answers, but an inbox does not exist, or no longer
+│   │   ├── MissingInbox   Kafka answers, but an inbox does not exist, or no longer
+│   │   └── TopicUnavailable  Kafka answers, but a topic takes no records for the moment
 │   └── MissingTool        Java, a jar or a server binary is not installed
 └── Stopped                the service stopped intentionally
     ├── Fenced             a newer service has taken over this space
@@ -57,6 +58,10 @@ class BrokerUnavailable(Unavailable):
 
 class MissingInbox(BrokerUnavailable):
     """The broker answers, but an inbox does not exist or we may not see it."""
+
+
+class TopicUnavailable(BrokerUnavailable):
+    """A partition of a topic has no leader, or too few of its replicas are in sync."""
 
 
 class MissingTool(Unavailable):

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
-from sendlater.errors import BadSettings, BrokerUnavailable
+from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
 from sendlater.limits import REJECTED_BYTES_MAX
 from sendlater.model import Origin, Reason, Record, Schedule, Target
 from sendlater.spark.arrow_rows import unpack_columns
@@ -17,6 +17,7 @@ from sendlater.spark.delivery.targets import (
     LOOK_UP_ATTEMPTS_MAX,
     REFRESH_MS,
     REFUSED_MS,
+    UNAVAILABLE_MS,
     Targets,
 )
 from sendlater.store import Batch, Pending
@@ -32,10 +33,13 @@ class Broker:
     def __init__(self, **topics):
         self.topics = {"bad": ROOMY, "out": ROOMY, **topics}
         self.away = False
+        self.leaderless = set()
 
     def look_up(self, topic):
         if self.away:
             raise BrokerUnavailable("away")
+        if topic in self.leaderless:
+            raise TopicUnavailable("partition 0 has no leader")
         return self.topics.get(topic, Reason.UNKNOWN_TOPIC)
 
 
@@ -224,6 +228,30 @@ def test_while_the_broker_is_away_nothing_is_rejected(here):
         here.targets.tick()
     assert (here.aside(), here.pending.counts()["rejected"]) == (1, 0)
     here.broker.away = False
+    here.targets.tick()
+    assert [s.id for s in here.deliver()] == [b"patient"]
+
+
+def test_a_target_that_takes_nothing_for_the_moment_keeps_its_messages_waiting(here):
+    """One without a leader, or with too few replicas in sync: a producer would wait, and all others
+    with it. Its messages are neither delivered nor rejected until it is well again."""
+    here.put(b"well")
+    assert [s.id for s in here.deliver()] == [b"well"]
+    here.broker.leaderless = {"out"}
+    here.clock.advance(REFRESH_MS)
+    here.put(b"patient")
+    with capture_logs() as told:
+        here.targets.tick()
+    assert here.deliver() == []
+    for _ in range(2 * LOOK_UP_ATTEMPTS_MAX):
+        here.clock.advance(UNAVAILABLE_MS)
+        here.targets.tick()
+    assert (here.aside(), here.pending.counts()["rejected"]) == (1, 0)
+    assert [
+        (line["topic"], line["cause"]) for line in told if "takes nothing now" in line["event"]
+    ] == [("out", "partition 0 has no leader")]
+    here.broker.leaderless = set()
+    here.clock.advance(UNAVAILABLE_MS)
     here.targets.tick()
     assert [s.id for s in here.deliver()] == [b"patient"]
 

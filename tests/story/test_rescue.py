@@ -65,3 +65,25 @@ def test_what_the_broker_refuses_is_rejected_in_its_words_and_the_rest_arrives(h
         here.arrival(b"good-%d" % n)
     assert [len(here.arrivals(here.target, b"good-%d" % n)) for n in range(20)] == [1] * 20
     assert len(refused()) == 1
+
+
+def test_a_target_with_too_few_replicas_in_sync_delays_only_its_own(here, kafka):
+    """Its broker would take nothing for as long as it lasts; then it is delivered, once."""
+    short = f"short-{here.name}"
+    create_topics(kafka, short)
+    set_config(kafka, short, "min.insync.replicas", "2")
+    due_ms = now_ms() + 3_000
+    here.schedule(b"patient", key=b"patient", target=short, when=("sendlater-due-ms", str(due_ms)))
+    for n in range(20):
+        when = ("sendlater-due-ms", str(due_ms + n))
+        here.schedule(b"beside-%d" % n, key=b"beside-%d" % n, when=when)
+    for n in range(20):
+        here.arrival(b"beside-%d" % n)
+    waits = "a target takes nothing now: its messages wait"
+    wait_until(lambda: waits in here.service.said(), "the log tells who waits and why")
+    with Reader(kafka, short) as reader:
+        assert not reader.messages
+        set_config(kafka, short, "min.insync.replicas", "1")
+        wait_until(lambda: reader.messages, "it arrives", timeout_s=60)
+        assert [message.value() for message in reader.messages] == [b"patient"]
+    assert not [m for m in here.readers[here.rejected].messages if m.value() == b"patient"]

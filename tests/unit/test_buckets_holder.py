@@ -6,8 +6,9 @@ import pytest
 
 from sendlater.brokers.group_offsets import Committed
 from sendlater.clock import FixedClock
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BrokerUnavailable, TopicUnavailable
 from sendlater.model import Reason, Record, Target
+from sendlater.spark.buckets import target_lookups
 from sendlater.spark.buckets.crash_lookup import ranges
 from sendlater.spark.buckets.hold_task import HoldTask
 from sendlater.spark.buckets.holding import HeldSlice, Holding, Standing
@@ -240,3 +241,19 @@ def test_a_rejected_topic_that_cannot_be_written_stops_delivery_aloud():
 
     with pytest.raises(BrokerUnavailable, match="rejected topic 'bad'"):
         told()
+
+
+def test_a_topic_that_takes_nothing_for_the_moment_is_refused_here(monkeypatch):
+    """Buckets have no place where a message could wait for its topic without holding up others."""
+    monkeypatch.setattr(target_lookups, "TICK_S", 0.0)
+
+    class Leaderless(Broker):
+        def look_up(self, topic):
+            if topic == "out":
+                raise TopicUnavailable("partition 0 has no leader")
+            return self.answer
+
+    answers = TargetLookups(Leaderless(Target(10**6, 1)), rejected_topic="bad")
+    while answers.of(b"out") is None:
+        pass
+    assert answers.of(b"out") is Reason.REFUSED

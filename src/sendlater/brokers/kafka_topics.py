@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 
 from sendlater.brokers.client_options import isolation
 from sendlater.dialects import names
-from sendlater.errors import BadSettings, BrokerUnavailable
+from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
 from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
 from sendlater.model import Reason, Target
 
@@ -188,7 +188,8 @@ class KafkaTopics:
         """Facts about a target topic, or why it cannot be a target; None: ask again soon.
 
         The look-up is that of a producer, so a broker with auto.create.topics.enable creates a
-        missing topic. Raises BrokerUnavailable.
+        missing topic. Raises BrokerUnavailable, TopicUnavailable for one that takes nothing for the
+        moment.
         """
         if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
             return Reason.BAD_TARGET
@@ -206,6 +207,7 @@ class KafkaTopics:
             return Reason.NOT_AUTHORISED
         # If the broker hides a setting, assume no limit.
         config = self.config(topic)
+        _require_replicas(found, int(config.get("min.insync.replicas", 1)))
         return Target(
             record_bytes_max=int(config.get("max.message.bytes", 2**31)),
             partitions=len(found.partitions),
@@ -226,3 +228,15 @@ class KafkaTopics:
         except (KafkaException, ValueError):
             return untold
         return not allowed or operation in allowed or AclOperation.ALL in allowed
+
+
+def _require_replicas(topic: TopicMetadata, in_sync_min: int) -> None:
+    """Raises TopicUnavailable if a producer would wait in vain for a partition."""
+    for number, partition in sorted(topic.partitions.items()):
+        if partition.leader < 0:
+            raise TopicUnavailable(f"partition {number} has no leader")
+        if len(partition.isrs) < in_sync_min:
+            raise TopicUnavailable(
+                f"partition {number}: min.insync.replicas expects {in_sync_min} in sync, "
+                f"got {len(partition.isrs)}"
+            )

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Protocol
 
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BrokerUnavailable, TopicUnavailable
 from sendlater.model import Reason, Target
 from sendlater.spark.delivery.targets import LOOK_UP_ATTEMPTS_MAX, REFRESH_MS, REFUSED_MS, TICK_S
 
@@ -68,10 +68,14 @@ class TargetLookups:
             self._asked.discard(topic)
 
     def _look_up(self, topic: str) -> Target | Reason:
-        left = LOOK_UP_ATTEMPTS_MAX
+        left, given_up = LOOK_UP_ATTEMPTS_MAX, Reason.UNKNOWN_TOPIC
         while left:
             try:
                 answer = self._topics.look_up(topic)
+                given_up = Reason.UNKNOWN_TOPIC
+            except TopicUnavailable:
+                # Nothing can be set aside here: the whole batch would wait for it.
+                answer, given_up = None, Reason.REFUSED
             except BrokerUnavailable:
                 # Even a long outage says nothing about a topic.
                 time.sleep(TICK_S)
@@ -80,7 +84,7 @@ class TargetLookups:
                 return answer
             left -= 1
             time.sleep(TICK_S)
-        return Reason.UNKNOWN_TOPIC
+        return given_up
 
 
 _of_run: dict[str, TargetLookups] = {}

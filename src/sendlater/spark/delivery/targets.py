@@ -13,7 +13,13 @@ import structlog
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.errors import BadSettings, BrokerUnavailable, Fenced, StoreUnavailable
+from sendlater.errors import (
+    BadSettings,
+    BrokerUnavailable,
+    Fenced,
+    StoreUnavailable,
+    TopicUnavailable,
+)
 from sendlater.limits import REJECTED_BYTES_MAX
 from sendlater.model import Reason, Schedule, Target
 from sendlater.spark.delivery.refusal import refusal, rejected
@@ -32,6 +38,8 @@ REFRESH_MS = 30_000
 REFUSED_MS = 5_000
 """How long a refusal is used, so that a topic created late is used soon. Also the highest age of an
 answer by which a record is rejected: its topic may take larger records since."""
+UNAVAILABLE_MS = 1_000
+"""Pause between two looks at a topic that takes nothing for the moment."""
 TELL_MS = 60_000
 """Pause between two equal log lines."""
 
@@ -62,6 +70,8 @@ class Targets:
         """Per topic the answer, and when it was given."""
         self._doubted: set[str] = set()
         self._attempts: Counter[str] = Counter()
+        self._again_ms: dict[str, int] = {}
+        """When to look up again a topic that takes nothing for the moment."""
         self._cursors = [0] * len(pending.shards)
         self._told_ms: dict[str, int] = {}
         self._stop = threading.Event()
@@ -171,8 +181,19 @@ class Targets:
         known, asked_ms = self._answers.get(topic, (None, 0))
         if known and now_ms < asked_ms + (REFUSED_MS if isinstance(known, Reason) else trusted_ms):
             return known
+        if now_ms < self._again_ms.get(topic, 0):
+            return None
         try:
             answer = self._topics.look_up(topic)
+        except TopicUnavailable as error:
+            # A producer would wait for it, and with it what goes elsewhere.
+            if self._answers.pop(topic, None) is not None:
+                self._pending.set_target(topic, None)
+            self._complain(
+                "a target takes nothing now: its messages wait", topic=topic, cause=str(error)
+            )
+            self._again_ms[topic] = now_ms + UNAVAILABLE_MS
+            return None
         except BrokerUnavailable:
             # Even a long outage says nothing about a topic.
             return None
@@ -182,6 +203,7 @@ class Targets:
                 return None
             answer = Reason.UNKNOWN_TOPIC
         del self._attempts[topic]
+        self._again_ms.pop(topic, None)
         if isinstance(answer, Target):
             answer = replace(
                 answer,

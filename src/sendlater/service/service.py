@@ -14,10 +14,10 @@ from sendlater.brokers.redis import RedisBroker, open_topics
 from sendlater.errors import NotSupported
 from sendlater.service.graceful_stop import drain
 from sendlater.service.store_watch import StoreWatch
-from sendlater.service.supervision import STORE_WATCH_S, WATCH_S, Worker
+from sendlater.service.supervision import FIRST_BATCH_S, STORE_WATCH_S, WATCH_S, Worker
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
-from sendlater.spark.warm_up import warm_up
+from sendlater.spark.warm_up import warm_up, warm_up_producer
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy
 
@@ -49,10 +49,13 @@ class Service(StoreWatch):
         if any(inbox.copy_to for inbox in self.settings.inboxes):
             self._workers.append(Worker("copying", self._start_copying))
         self._workers.append(Worker("intake", self._start_intake))
+        producer = threading.Thread(target=self._warm_up_producer, name="warm-up", daemon=True)
+        producer.start()
         if not self._take_over(stop):
             return False
         self._sidecars.start()
         self._await_warm(stop)
+        producer.join(FIRST_BATCH_S)
         return True
 
     def rebuild(self) -> None:
@@ -104,6 +107,10 @@ class Service(StoreWatch):
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:
             warm_up(self._spark, self.settings, self._topics)
+
+    def _warm_up_producer(self) -> None:
+        if self._topics is not None and self._spark is not None:
+            warm_up_producer(self._spark, self.settings)
 
     def _new_lease(self) -> Lease:
         return Lease(

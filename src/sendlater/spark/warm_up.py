@@ -9,6 +9,9 @@ from sendlater.brokers.kafka_options import reader_options
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.config import Settings
 from sendlater.dialects import delivered_stages, stages
+from sendlater.spark.kafka_sink import producer_options
+
+SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 _log = structlog.get_logger()
 
@@ -37,3 +40,21 @@ def _run_once(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> N
     for stage in delivered_stages(settings):
         records = records.selectExpr(*stage)
     records.join(records.limit(1), "key").distinct().write.format("noop").mode("overwrite").save()
+
+
+def warm_up_producer(spark: SparkSession, settings: Settings) -> None:
+    """Make the driver's JVM load Kafka's producer, which is more than half of what the first
+    delivery waits for. Sends nothing. The executors of a cluster have JVMs of their own."""
+    try:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        options = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
+        for name, value in (producer_options(settings) | options).items():
+            options[name.removeprefix("kafka.")] = value
+        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(options)
+        try:
+            producer.partitionsFor(settings.rejected_topic)
+        finally:
+            producer.close()
+    except Exception as error:
+        _log.warning("warming up failed; the first delivery is later", cause=str(error)[:500])

@@ -31,13 +31,14 @@ class Log:
         self.rows = []
         self.ends = {}
 
-    def add(self, id, value, *, topic="a", partition=0, done=None, copy_of=None):
+    def add(self, id, value, *, topic="a", partition=0, done=None, copy_of=None, more=()):
         offset = self.ends.get((topic, partition), 0)
         self.ends[topic, partition] = offset + 1
         about = f"{topic}/{partition}/{done}".encode()
         headers = [("other", b"1")] + ([("sendlater-origin", about)] if done is not None else [])
         if copy_of is not None:
             headers.append(("sendlater-again", f"{topic}/{partition}/{copy_of}".encode()))
+        headers += more
         at = START + timedelta(seconds=len(self.rows))
         self.rows.append((id, value, topic, partition, offset, at, headers))
         return offset
@@ -108,6 +109,38 @@ def test_a_copy_that_names_no_earlier_place_of_its_partition_is_a_record_like_an
         log.add(id, None, done=at - 1)
     assert {value for value, *_ in log.standing(spark).values()} == {b"2"}
     assert len(log.standing(spark)) == 4
+
+
+def test_a_tombstone_is_about_the_copy_of_a_reschedule_that_it_was_delivered_for(spark):
+    """The copy lands while its schedule leaves: the tombstone names what stood before it."""
+    log = Log()
+
+    def change(id, due_ms):
+        due = [("sendlater-due-ms", b"%d" % due_ms), ("sendlater-change", b"01J")]
+        return log.add(id, b"1", more=due)
+
+    def tombstone(id, version, due_ms):
+        log.add(id, None, done=version, more=[("sendlater-due", b"%d" % due_ms)])
+
+    for id in (b"before", b"after", b"later", b"again"):
+        at = log.add(id, b"1", more=[("sendlater-due-ms", b"5")])
+        if id == b"after":
+            tombstone(id, at, 7)
+            change(id, 7)
+            continue
+        moved = change(id, 7)
+        if id == b"later":  # it was delivered when it was due before, and scheduled again
+            at = log.add(id, b"2", more=[("sendlater-due-ms", b"7")])
+            tombstone(id, moved, 7)
+        elif id == b"again":  # delivered before its next reschedule
+            tombstone(id, at, 7)
+            change(id, 8)
+        else:
+            tombstone(id, at, 7)
+    assert {id: value for id, (value, *_) in log.standing(spark).items()} == {
+        b"later": b"2",
+        b"again": b"1",
+    }
 
 
 def test_over_partitions_and_topics_the_latest_decides(spark):

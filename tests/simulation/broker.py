@@ -163,8 +163,8 @@ class Broker:
                     version_of = copy_of(entry, topic, number, at)
                     place["at"] = max(place["at"], entry.timestamp_ms)
                     if done is not None:
-                        version = int(done.rpartition(b"/")[2])
-                        place["done"] = max(place.get("done", -1), version)
+                        told = int(done.rpartition(b"/")[2]), entry.header(names.DUE) or b""
+                        place["done"] = max(place.get("done", (-1, b"")), told)
                     else:
                         stands = (at if version_of is None else version_of, at, entry)
                         place["last"] = max(place.get("last", stands), stands, key=lambda x: x[:2])
@@ -177,7 +177,9 @@ class Broker:
             if "last" not in place:
                 continue
             at, _, entry = place["last"]
-            if entry.value is not None and at > place.get("done", -1):
+            done, left = place.get("done", (-1, b""))
+            moved = entry.header(names.CHANGE) and entry.header(names.DUE_MS)
+            if entry.value is not None and at > done and (not moved or moved != left):
                 yield topic, number, at, entry
 
 

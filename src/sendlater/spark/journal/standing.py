@@ -2,7 +2,8 @@
 
 The newest record of an id decides: by offset within a partition, by timestamp between partitions.
 Our own tombstone removes one version, and not a newer one. A copy that was written again counts as
-the version that it is a copy of.
+the version that it is a copy of. The copy of a reschedule may be written when its schedule is being
+delivered: the tombstone then names the version before it, but tells the new due time.
 """
 
 import json
@@ -14,12 +15,18 @@ from pyspark.sql import functions as F
 
 from sendlater.brokers.kafka_options import reader_options
 from sendlater.config import Settings
+from sendlater.dialects import names, sql
 from sendlater.dialects.decode import COPY_OF, DONE
 from sendlater.limits import PLAN_RECORDS_PER_TASK
 
 if TYPE_CHECKING:
     pass
 
+
+WHOLE = "[0-9]{1,16}"
+"""A due time as we write it."""
+
+_CHANGE = sql.header_text(names.CHANGE, names.CHANGE_NAME)
 
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition the offset after the last record."""
@@ -54,12 +61,17 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
     # The version that our own tombstone removes; null for every other record.
     offset = f"try_cast(substring_index({DONE}, '/', -1) AS BIGINT)"
     done = f"CASE WHEN value IS NULL THEN {offset} END"
-    last = "struct(timestamp, value, headers, version)"
+    left = sql.header_text(names.DUE, WHOLE)
+    moved = f"CASE WHEN {_CHANGE} IS NOT NULL THEN {sql.header_text(names.DUE_MS, WHOLE)} END"
+    last = "struct(timestamp, value, headers, version, moved)"
     newest = "struct(topic, partition, last, done)"
     marked = (
         read.filter("key IS NOT NULL")
         .selectExpr("*", "headers.key AS names")
-        .selectExpr("*", f"{done} AS done", f"coalesce({COPY_OF}, offset) AS version")
+        .selectExpr(
+            *("*", f"{done} AS done", f"{left} AS left", f"{moved} AS moved"),
+            f"coalesce({COPY_OF}, offset) AS version",
+        )
     )
     # Partitioned by id once, for both groupings that follow. For one task, coalesce is cheaper.
     together = marked.coalesce(1) if tasks == 1 else marked.repartition(tasks, "key")
@@ -67,13 +79,14 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
         together.groupBy("key", "topic", "partition")
         .agg(
             F.expr(f"max_by({last}, struct(version, offset)) FILTER (WHERE done IS NULL) AS last"),
-            F.expr("max(done) AS done"),
+            F.expr("max(struct(done, left)) FILTER (WHERE done IS NOT NULL) AS done"),
             F.expr("max(timestamp) AS at"),
         )
         .groupBy("key")
         .agg(F.expr(f"max_by({newest}, coalesce(last.timestamp, at)) AS newest"))
         .filter("newest.last.value IS NOT NULL")
-        .filter("newest.done IS NULL OR newest.last.version > newest.done")
+        .filter("newest.done IS NULL OR newest.last.version > newest.done.done")
+        .filter("NOT newest.last.moved <=> newest.done.left OR newest.last.moved IS NULL")
         .selectExpr("key", "newest.topic", "newest.partition", "newest.last.*")
         .selectExpr(
             "key", "value", "topic", "partition", "version AS offset", "timestamp", "headers"

@@ -232,6 +232,17 @@ def test_while_the_broker_is_away_nothing_is_rejected(here):
     assert [s.id for s in here.deliver()] == [b"patient"]
 
 
+def test_a_new_owner_looks_known_targets_up_before_anything_is_due(redis_url, space):
+    """Nobody knows what they take by now; the first message for each would have to wait."""
+    Here(redis_url, space, Broker()).start()
+    here = Here(redis_url, space, Broker(out=Target(2_000, 2)))
+    here.targets.start()
+    here.targets.stop()
+    assert here.pending.shards[0].targets().keys() == {b"bad"}
+    here.targets.tick()
+    assert here.pending.shards[0].targets()[b"out"].record_bytes_max == 2_000
+
+
 def test_a_target_that_takes_nothing_for_the_moment_keeps_its_messages_waiting(here):
     """One without a leader, or with too few replicas in sync: a producer would wait, and all others
     with it. Its messages are neither delivered nor rejected until it is well again."""

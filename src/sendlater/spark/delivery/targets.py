@@ -222,8 +222,12 @@ class Targets:
         self._pending.set_target(topic, None)
 
     def _forget(self) -> None:
-        for topic in self._pending.shards[0].targets():
+        """Forget what targets took, and have them looked up before the first message for them."""
+        known = self._pending.shards[0].targets()
+        for topic in known:
             self._pending.set_target(topic.decode(), None)
+        if known:
+            self._pending.shards[0].want(known)
 
     def _complain(self, event: str, **told: object) -> None:
         """Log what lasts until somebody repairs it, but not for each row in each round."""

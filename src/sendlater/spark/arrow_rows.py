@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sendlater.store.codec import DIALECTS, FIELDS, unpack_many
+from sendlater.store.codec import DIALECTS, FIELDS, as_bytes, unpack_many
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS = pa.list_(_HEADER)
@@ -52,12 +52,22 @@ def filler(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
-def unpack_columns(packed: Sequence[bytes]) -> list[tuple[Any, ...]]:
-    """Rows of the scripts as columns: due_ms, then the ten fields of the record."""
+def unpack_columns(packed: Sequence[bytes]) -> list[Sequence[Any]]:
+    """Rows of the scripts as columns: due_ms, then the ten fields of the record. Topics are bytes;
+    names of headers are text or bytes."""
     stream = unpack_many(packed)
     columns = list(zip(*stream[1::2], strict=True))
     assert len(columns) == FIELDS, len(columns)
-    return [tuple(stream[::2]), *columns]
+    topics, *others, origins, partitions, positions, stamps = columns
+    return [
+        stream[::2],
+        as_bytes(topics),
+        *others,
+        as_bytes(origins),
+        partitions,
+        positions,
+        stamps,
+    ]
 
 
 def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
@@ -89,7 +99,7 @@ def pending_arrow(
     partitions: Sequence[int | None],
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
-    headers: Sequence[Sequence[bytes | None] | None],
+    headers: Sequence[Sequence[str | bytes | None] | None],
 ) -> pa.RecordBatch:
     """One Arrow batch in PENDING_SCHEMA."""
     instants = [min(ms, TIMESTAMP_MS_MAX) * 1_000 for ms in due_ms]
@@ -108,12 +118,12 @@ def pending_arrow(
     )
 
 
-def _headers(rows: Sequence[Sequence[bytes | None] | None]) -> pa.Array:
+def _headers(rows: Sequence[Sequence[str | bytes | None] | None]) -> pa.Array:
     """Flat [name, value, ...] per row to a list of structs; null if a row has none."""
     if not any(rows):
         return pa.nulls(len(rows), HEADERS)
     offsets = [0]
-    flat: list[bytes | None] = []
+    flat: list[Any] = []
     for row in rows:
         flat += row or ()
         offsets.append(len(flat) // 2)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-import msgpack
+import msgspec
 
 from sendlater.limits import (
     BUCKET_SAMPLES,
@@ -313,7 +313,7 @@ class Admin:
         with answering():
             for shard in self.pending.shards:
                 for packed in shard.client.lrange(shard.keys["recent"], 0, count_max - 1):
-                    schedule_id, topic, due_ms, at_ms = msgpack.unpackb(packed, raw=True)
+                    schedule_id, topic, due_ms, at_ms = msgspec.msgpack.decode(packed)
                     rows.append(Delivery(schedule_id, topic.decode(), due_ms, at_ms))
         return sorted(rows, key=lambda row: -row.at_ms)[:count_max]
 
@@ -321,7 +321,7 @@ class Admin:
 def tell(shard: Shard, counts: dict[str, int], recent: Sequence[Delivery] = ()) -> None:
     """Add to a shard's counters and last deliveries, in one call."""
     flat = [part for name, count in counts.items() for part in (name, count)]
-    rows = [msgpack.packb((r.id, r.topic.encode(), r.due_ms, r.at_ms)) for r in recent]
+    rows = [msgspec.msgpack.encode((r.id, r.topic.encode(), r.due_ms, r.at_ms)) for r in recent]
     if flat or rows:
         script("tell")(
             shard.client,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import msgpack
 import msgspec
 
 from sendlater.limits import AUDIT_COUNT_MAX
@@ -86,7 +85,7 @@ class AuditTrail:
             if instead:
                 pipe.rpop(key)
             if rows:
-                pipe.rpush(key, msgpack.packb(rows))
+                pipe.rpush(key, msgspec.msgpack.encode(rows))
             pipe.expire(key, for_s)
             pipe.execute()
 
@@ -102,7 +101,7 @@ class AuditTrail:
                 packed = self._client.lpop(self._undo(entry_id))
             if packed is None:
                 return
-            yield [Undo(*row) for row in msgpack.unpackb(packed, use_list=False)]
+            yield [Undo(*row) for row in msgspec.msgpack.decode(packed)]
 
     def _undo(self, entry_id: str) -> str:
         return f"{self._space}:undo:{entry_id}"

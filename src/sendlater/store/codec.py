@@ -1,17 +1,17 @@
 """The format of a schedule in Redis: a msgpack uint64 due time, followed by a msgpack array.
 
 The array is [topic, partition, key, value, headers, dialect, origin topic, origin partition,
-position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Such pairs of
-values make a stream, so that one call unpacks any number of schedules.
+position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Topics and names
+of headers are text if intake wrote them, bytes if a client did. Such pairs of values make a stream,
+so that one call unpacks any number of schedules.
 """
 
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import msgpack
+import msgspec
 
 from sendlater.model import Headers, Origin, Record, Schedule, State
 
@@ -23,16 +23,24 @@ FIELDS = 10
 VERSION_CHARS = 16
 """Length of a schedule's version, the start of a digest in hexadecimal."""
 
-pack_fields: Callable[[Sequence[Any]], bytes] = partial(msgpack.packb, use_bin_type=True)
+pack_fields: Callable[[Sequence[Any]], bytes] = msgspec.msgpack.Encoder().encode
 """One record's ten fields to bytes."""
+
+
+def as_text(name: str | bytes) -> str:
+    """A packed topic or header name, which is text or bytes."""
+    return name if isinstance(name, str) else name.decode(errors="replace")
+
+
+def as_bytes(names: Sequence[str | bytes]) -> list[bytes]:
+    """Packed topics, each of which is text or bytes."""
+    return [name.encode() if isinstance(name, str) else name for name in names]
 
 
 def unpack_many(packed: Sequence[bytes]) -> list[Any]:
     """[due_ms, fields, due_ms, fields, ...] of rows as the scripts return them."""
     header = b"\xdd" + struct.pack(">I", 2 * len(packed))
-    rows: list[Any] = msgpack.unpackb(
-        header + b"".join(packed), raw=True, strict_map_key=False, use_list=False
-    )
+    rows: list[Any] = msgspec.msgpack.decode(header + b"".join(packed))
     return rows
 
 
@@ -67,7 +75,7 @@ def pack_columns(row: Sequence[Any]) -> bytes:
 def written_topics(topic: str) -> tuple[bytes, bytes]:
     """The two ways a packed record with this topic can begin: as text, or as bytes."""
     start = bytes([0x90 + FIELDS])
-    return start + msgpack.packb(topic), start + msgpack.packb(topic.encode())
+    return start + msgspec.msgpack.encode(topic), start + msgspec.msgpack.encode(topic.encode())
 
 
 def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
@@ -75,18 +83,18 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
     due_ms, fields = unpack_many([packed])
     topic, partition, key, value, flat, dialect, from_topic, from_partition, position, at = fields
     headers: Headers = [
-        (name.decode("utf-8", "replace"), value)
+        (as_text(name), value)
         for name, value in zip((flat or ())[::2], (flat or ())[1::2], strict=True)
     ]
     return Schedule(
         id=schedule_id,
         due_ms=due_ms,
         record=Record(
-            topic=topic.decode(), key=key, value=value, headers=headers, partition=partition
+            topic=as_text(topic), key=key, value=value, headers=headers, partition=partition
         ),
         dialect=DIALECTS[dialect].decode(),
         origin=Origin(
-            topic=from_topic.decode(),
+            topic=as_text(from_topic),
             partition=from_partition,
             position=position,
             timestamp_ms=at,

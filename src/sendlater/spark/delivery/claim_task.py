@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sendlater.clock import Clock
@@ -135,7 +135,7 @@ class ShardTask:
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, columns[0], columns[1])
 
-    def _refused(self, got: Claim, columns: list[tuple[Any, ...]]) -> set[int]:
+    def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:
         """Rows of which it is not known that their target takes them; an old list is read again.
 
         Nearly always one check of the whole claim is enough; only unusual rows are measured.

@@ -15,7 +15,7 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers bench compare performance check format screenshots speed alerts deploy-check image lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers wheel bench compare performance check format screenshots speed alerts deploy-check image lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -54,6 +54,9 @@ servers: setup ## The tests that lean on Redis, on Redis 7 and on Valkey
 	set -e; for server in $(REDIS_SERVERS); do \
 		echo "On $$server:"; TEST_REDIS_SERVER=$$server $(PYTEST) $(ON_EACH_REDIS); \
 	done
+
+wheel: setup ## Build the wheel, and use it with the oldest versions it allows and beside the newest neighbours
+	$(PYTEST) tests/wheel
 
 simulation: setup ## Half a minute of crashes in simulated time, and some mutants
 	$(PYTEST) tests/simulation

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from sendlater.model import Cancelled, Moved, Record, State
+    from sendlater.operations.transport import Matched
     from sendlater.topics import Consumer, Topics
 
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "Consumer": "topics",
     "Context": "client.events",
     "Handlers": "client.handlers",
+    "Matched": "operations.transport",
     "Moved": "model",
     "NoAttemptsLeft": "errors",
     "NotSupported": "errors",
@@ -75,6 +77,7 @@ __all__ = [
     "Consumer",
     "Context",
     "Handlers",
+    "Matched",
     "Moved",
     "NoAttemptsLeft",
     "NotSupported",

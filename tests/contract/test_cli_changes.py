@@ -52,6 +52,28 @@ def test_schedules_are_moved(sendlater, scheduler):
     sendlater("deliver-now", code=2)
 
 
+def test_what_matches_is_counted_before_it_is_cancelled(sendlater, scheduler):
+    def left():
+        return sorted(one.id for one in scheduler.iter())
+
+    for name in ("a1", "a2", "b1"):
+        scheduler.send_later("t", b"v", delay=3_600, id=name)
+    assert sendlater("cancel", "--id-prefix", "a", "--dry-run") == ["2 matched, 0 cancelled"]
+    sendlater("cancel", "--id-prefix", "a", code=2)  # nobody is there to say yes
+    assert left() == ["a1", "a2", "b1"]
+    assert sendlater("cancel", "--id-prefix", "a", "--yes") == ["2 matched, 2 cancelled"]
+    assert left() == ["b1"]
+    assert sendlater("cancel", "--topic", "other", "--yes", code=3)
+    sendlater("cancel", "--id-prefix", "", "--yes", code=2)
+    sendlater("cancel", "--all", "--topic", "t", "--yes", code=2)
+    sendlater("cancel", "b1", "--all", code=2)
+    sendlater("cancel", code=2)
+    sendlater("cancel", "--all", "--due-to", "+2h", "--yes", code=2)
+    assert left() == ["b1"]
+    assert json.loads(sendlater("cancel", "--all", "-y", "--json")[0])["cancelled"] == 1
+    assert left() == []
+
+
 def test_records_are_shown_and_dead_ones_sent_again(sendlater, redis_url, space):
     headers = [
         ("context-who", b"me"),

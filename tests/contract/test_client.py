@@ -157,6 +157,25 @@ def test_many_are_cancelled_with_an_answer_for_each(scheduler, topic, name):
     assert scheduler.cancel_many([]) == {}
 
 
+def test_all_that_match_are_cancelled(scheduler, topic, name):
+    for n, delay in enumerate((1_000, 2_000, 3_000)):
+        scheduler.send_later(topic, b"1", delay=delay, id=f"{name}-{n}")
+    told = scheduler.cancel_matching(id_prefix=name, due_to="+40m", dry_run=True)
+    assert (told.matched, told.cancelled) == (2, 0)
+    assert len(list(scheduler.iter(id_prefix=name))) == 3
+    told = scheduler.cancel_matching(id_prefix=name, topic=topic, due_from="+5m", due_to="+40m")
+    assert (told.matched, told.cancelled) == (2, 2)
+    assert [s.id for s in scheduler.iter(id_prefix=name)] == [f"{name}-2"]
+    assert scheduler.cancel_matching(id_prefix=f"{name}-nobody").matched == 0
+
+
+@pytest.mark.parametrize("wrong", [{}, {"id_prefix": ""}, {"all": True, "id_prefix": "a"}])
+def test_everything_is_cancelled_only_if_it_is_said(scheduler, wrong):
+    with pytest.raises(BadRequest, match="either all=True or a filter"):
+        scheduler.cancel_matching(**wrong, dry_run=True)
+    assert scheduler.cancel_matching(all=True, dry_run=True).cancelled == 0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -268,6 +287,8 @@ def test_the_asyncio_client_does_the_same(installation, name):
             walked = [one.id async for one in scheduler.iter(id_prefix=name, due_from="+1m")]
             assert walked == [one.id for one in page.items]
             assert await scheduler.cancel_many([walked[0]]) == {walked[0]: Cancelled.CANCELLED}
+            told = await scheduler.cancel_matching(id_prefix=name, due_from="+1m", dry_run=True)
+            assert told.matched == 22
             assert await scheduler.reschedule(name, delay=1) is Moved.UNKNOWN
             assert await scheduler.deliver_now(name) is Moved.UNKNOWN
             assert await scheduler.cancel(name) is Cancelled.UNKNOWN

@@ -67,7 +67,7 @@ def test_the_version_is_data(run):
         (["send", "orders", "x", "--jsonl", "f"], "--jsonl alone, got a message besides"),
         (["send", "--jsonl", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         (["send", "--jsonl", "."], "cannot read .: Is a directory"),
-        (["cancel"], "at least one id"),
+        (["cancel"], "either ids"),
         (["list", "--due-after", "soon"], "got 'soon'"),
         (["list", "--limit", "0"], "--limit"),
         (["list", "--limit", "many"], "many"),

@@ -14,13 +14,15 @@ place, target = json.loads(sys.argv[1]), sys.argv[2]
 NOT_OURS = ("pyspark", "fastapi", "rich", "cyclopts", "msgpack")
 loaded = [name for name in NOT_OURS if name in sys.modules]
 installed = [name for name in NOT_OURS if importlib.util.find_spec(name)]
-handled = []
+handled, all_there = [], asyncio.Event()
 app = Handlers(**place, group="wheel")
 
 
 @app.on(target)
 async def handle(event: dict, context):
     handled.append(event["n"])
+    if len(handled) == 4:
+        all_there.set()
 
 
 def with_a_scheduler():
@@ -50,8 +52,7 @@ async def with_asyncio():
     async with app:
         await handle.enqueue({"n": 5}, delay=0.1, id="event")
         async with asyncio.timeout(60):
-            while len(handled) < 4:
-                await asyncio.sleep(0.01)
+            await all_there.wait()
 
 
 found, count, answers = with_a_scheduler()

@@ -1,4 +1,4 @@
-"""Commands about schedules: send, cancel, get, list, stats."""
+"""Commands about schedules: send, get, list, stats."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from sendlater.cli.output import as_json, id_of, text_of, time_of
 from sendlater.config import Settings
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import Cancelled, Schedule
+from sendlater.model import Schedule
 
 FILE_COLUMNS = 4_000
 """Width of a table written to a file or a pipe, so that nothing is cut off."""
@@ -141,26 +141,6 @@ def _send_file(path: Path, connection: Connection) -> int:
 
 
 @app.command
-def cancel(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
-    """Cancel schedules. Answers cancelled, delivering (too late) or unknown.
-
-    Args:
-        ids: Ids, as `send` printed them.
-    """
-    if not ids:
-        raise BadRequest("cancel: expected at least one id")
-    with open_scheduler(connection) as scheduler:
-        answers = {name: scheduler.cancel(id_of(name)) for name in ids}
-    for name, answer in answers.items():
-        if not json_:
-            out.print(f"{name}\t{answer}")
-    if json_:
-        out.print(json.dumps(answers))
-    done = sum(answer is Cancelled.CANCELLED for answer in answers.values())
-    return OK if done == len(answers) else PARTLY if done else NOT_FOUND
-
-
-@app.command
 def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
     """Show one pending or claimed schedule.
 
@@ -184,8 +164,8 @@ def get(id: str, *, json_: Json = False, connection: Connection = HERE) -> int:
 @app.command(name="list")
 def list_(
     *,
-    due_after: str | None = None,
-    due_before: str | None = None,
+    due_from: Annotated[str | None, Parameter(alias="--due-after")] = None,
+    due_to: Annotated[str | None, Parameter(alias="--due-before")] = None,
     limit: AtLeastOne = 100,
     json_: Json = False,
     connection: Connection = HERE,
@@ -193,15 +173,15 @@ def list_(
     """List pending schedules in due order.
 
     Args:
-        due_after: An instant, `+15m` from now, or epoch seconds; included.
-        due_before: The same; not included.
+        due_from: An instant, `+15m` from now, or epoch seconds; included.
+        due_to: The same; not included.
         limit: Most to show.
     """
     from sendlater.dialects import instant_ms
 
     now_ms = time.time_ns() // 1_000_000
-    low = instant_ms(due_after, now_ms=now_ms) if due_after else 0
-    high = instant_ms(due_before, now_ms=now_ms) - 1 if due_before else None
+    low = instant_ms(due_from, now_ms=now_ms) if due_from else 0
+    high = instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None
     table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0
     with open_scheduler(connection, store_alone=True) as scheduler:

@@ -15,7 +15,7 @@ from sendlater.client.tracing import scheduling
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import AnyHeaders, Delay, Instant, Message, plan_send
-from sendlater.operations.transport import Opens
+from sendlater.operations.transport import Matched, Opens
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -166,6 +166,27 @@ class AsyncScheduler:
     async def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
         """See Scheduler.cancel_many."""
         return await self._call(self.sync.cancel_many, ids)
+
+    async def cancel_matching(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+        all: bool = False,
+        dry_run: bool = False,
+    ) -> Matched:
+        """See Scheduler.cancel_matching."""
+        return await self._call(
+            self.sync.cancel_matching,
+            due_from=due_from,
+            due_to=due_to,
+            id_prefix=id_prefix,
+            topic=topic,
+            all=all,
+            dry_run=dry_run,
+        )
 
     async def reschedule(
         self, id: str, *, delay: Delay | None = None, at: Instant | None = None

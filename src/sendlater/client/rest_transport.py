@@ -16,7 +16,7 @@ from sendlater.errors import BadRequest, BadSettings, Unavailable
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
 from sendlater.operations.arguments import Query, chunks, id_text, to_datetime, to_id
-from sendlater.operations.transport import Done
+from sendlater.operations.transport import Done, Matched
 
 if TYPE_CHECKING:
     from sendlater.brokers.broker import Arrived
@@ -93,6 +93,12 @@ class HttpTransport:
         """See Transport. One request each: the answer to many only counts."""
         return [self.cancel(one) for one in ids]
 
+    def cancel_matching(self, query: Query, *, dry_run: bool) -> Matched:
+        """See Transport."""
+        wanted = _asked(query) or {"all": True}
+        told = self._call("POST", f"{PATH}:cancel", json={**wanted, "dry_run": dry_run})
+        return Matched(told["matched"], told["changed"], told["audit_id"])
+
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""
         self.cancel(schedule_id)
@@ -114,17 +120,10 @@ class HttpTransport:
 
     def page(self, query: Query) -> tuple[list[Schedule], str | None]:
         """See Transport."""
-        asked: dict[str, Any] = {
-            "due_from": to_datetime(query.due_from_ms).isoformat() if query.due_from_ms else None,
-            "due_to": None if query.due_to_ms is None else to_datetime(query.due_to_ms).isoformat(),
-            "id_prefix": id_text(query.id_prefix) or None,
-            "topic": query.topic,
-            "limit": query.limit,
-            "cursor": query.cursor,
-        }
-        found = self._call(
-            "GET", PATH, params={name: value for name, value in asked.items() if value is not None}
-        )
+        asked = _asked(query) | {"limit": query.limit}
+        if query.cursor is not None:
+            asked["cursor"] = query.cursor
+        found = self._call("GET", PATH, params=asked)
         return [_from_json(item) for item in found["items"]], found.get("next_cursor")
 
     def stats(self) -> dict[str, Any]:
@@ -192,6 +191,18 @@ def _trusting(ca_file: "str | Path") -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # so are errors of ssl
         raise BadSettings(f"ca_file: expected certificates (PEM) in {ca_file}: {error}") from error
+
+
+def _asked(query: Query) -> dict[str, Any]:
+    """The fields of a filter that select less than everything."""
+    due_to = None if query.due_to_ms is None else to_datetime(query.due_to_ms).isoformat()
+    asked = {
+        "due_from": to_datetime(query.due_from_ms).isoformat() if query.due_from_ms else None,
+        "due_to": due_to,
+        "id_prefix": id_text(query.id_prefix) or None,
+        "topic": query.topic or None,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _path(schedule_id: bytes) -> str:

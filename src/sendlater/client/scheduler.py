@@ -15,7 +15,7 @@ from sendlater.client.open_transport import open_transport
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
-from sendlater.errors import NotSupported
+from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
@@ -29,7 +29,7 @@ from sendlater.operations.arguments import (
     plan_send,
     to_id,
 )
-from sendlater.operations.transport import Done, Opens
+from sendlater.operations.transport import Done, Matched, Opens
 
 if TYPE_CHECKING:
     from sendlater.brokers.broker import Broker
@@ -163,6 +163,31 @@ class Scheduler:
         names = dict.fromkeys(ids)
         answers = self._transport.cancel_many([to_id(id) for id in names])
         return dict(zip(names, answers, strict=True))
+
+    def cancel_matching(
+        self,
+        *,
+        due_from: Instant | None = None,
+        due_to: Instant | None = None,
+        id_prefix: str = "",
+        topic: str | None = None,
+        all: bool = False,
+        dry_run: bool = False,
+    ) -> Matched:
+        """Cancel all pending schedules that `list` would find, at most BULK_COUNT_MAX; with
+        `dry_run` only count them.
+
+        Everything takes `all=True`: a filter that is empty, maybe by mistake, is a BadRequest.
+        """
+        if any((due_from, due_to, id_prefix, topic)) == all:
+            raise BadRequest(
+                "expected either all=True or a filter that is not empty: due_from, due_to, "
+                "id_prefix, topic"
+            )
+        query = plan_list(
+            now_ms=self.now_ms(), due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
+        )
+        return self._transport.cancel_matching(query, dry_run=dry_run)
 
     def reschedule(
         self, id: str, *, delay: Delay | None = None, at: Instant | None = None

@@ -6,12 +6,12 @@ from typing import NoReturn, cast
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.open import open_broker
 from sendlater.config import Settings
-from sendlater.errors import NotSupported
-from sendlater.limits import PARK_COUNT_MAX
+from sendlater.errors import BadRequest, NotSupported
+from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
-from sendlater.operations.transport import Done
+from sendlater.operations.transport import Done, Matched
 from sendlater.store import Answer, Filter, Pending
 from sendlater.store.connection import answering
 
@@ -62,6 +62,18 @@ class LocalTransport:
                 found.append(self.cancel(one) if replaced else Cancelled(answer.value))
         return found
 
+    def cancel_matching(self, query: Query, *, dry_run: bool) -> Matched:
+        """See Transport."""
+        self.operations.catch_up()
+        found = list(self.operations.admin.all(_filter(query), count_max=BULK_COUNT_MAX + 1))
+        if len(found) > BULK_COUNT_MAX:
+            raise BadRequest(f"more than {BULK_COUNT_MAX} match: choose a smaller range")
+        answers: list[Answer] = []
+        for first in range(0, 0 if dry_run else len(found), PARK_COUNT_MAX):
+            some = found[first : first + PARK_COUNT_MAX]
+            answers += self.operations.cancel_many([(one.id, one.version) for one in some], some)
+        return Matched(len(found), answers.count(Answer.CANCELLED))
+
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""
         self.operations.forget(schedule_id)
@@ -81,14 +93,8 @@ class LocalTransport:
     def page(self, query: Query) -> tuple[list[Schedule], str | None]:
         """See Transport."""
         after = from_cursor(query.cursor) if query.cursor else None
-        wanted = Filter(
-            from_ms=query.due_from_ms,
-            to_ms=None if query.due_to_ms is None else query.due_to_ms - 1,
-            id_prefix=query.id_prefix,
-            topic=query.topic or "",
-        )
         self.operations.catch_up()
-        page = self.operations.admin.page(wanted, count_max=query.limit, after=after)
+        page = self.operations.admin.page(_filter(query), count_max=query.limit, after=after)
         return page.schedules, None if page.after is None else to_cursor(page.after)
 
     def flush(self) -> None:
@@ -99,6 +105,15 @@ class LocalTransport:
         """See Transport."""
         self.broker.close()
         self.pending.client.close()
+
+
+def _filter(query: Query) -> Filter:
+    return Filter(
+        from_ms=query.due_from_ms,
+        to_ms=None if query.due_to_ms is None else query.due_to_ms - 1,
+        id_prefix=query.id_prefix,
+        topic=query.topic or "",
+    )
 
 
 class BucketsTransport(LocalTransport):

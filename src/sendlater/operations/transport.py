@@ -1,6 +1,7 @@
 """The interface of a client's transports to an installation."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from sendlater.model import Cancelled, Moved, Schedule
@@ -8,6 +9,19 @@ from sendlater.operations.arguments import Query
 
 Done = Callable[[Exception | None], None]
 """Called once, maybe in another thread: with None, or with why the schedule was not accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What became of all schedules that matched: how many there were, and how many are cancelled
+    (of a dry run none). Those that were being delivered, or were replaced meanwhile, are not.
+
+    `audit_id`: the entry of the audit trail by which it can be undone; over REST only.
+    """
+
+    matched: int
+    cancelled: int
+    audit_id: str | None = None
 
 
 class Opens(Protocol):
@@ -39,6 +53,10 @@ class Transport(Protocol):
 
     def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
         """Cancel schedules; an answer for each, in order."""
+
+    def cancel_matching(self, query: Query, *, dry_run: bool) -> Matched:
+        """Cancel all that a query without limit and cursor finds, or only count them. Raises
+        BadRequest for more than BULK_COUNT_MAX."""
 
     def forget(self, schedule_id: bytes) -> None:
         """Cancel a schedule, without an answer."""

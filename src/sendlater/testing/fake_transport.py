@@ -11,7 +11,7 @@ from sendlater.dialects import names
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
-from sendlater.operations.transport import Done
+from sendlater.operations.transport import Done, Matched
 from sendlater.testing.fake_topics import FakeTopics
 
 
@@ -63,6 +63,15 @@ class FakeTransport:
     def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
         """See Transport."""
         return [self.cancel(one) for one in ids]
+
+    def cancel_matching(self, query: Query, *, dry_run: bool) -> Matched:
+        """See Transport."""
+        self._require_there()
+        with self._lock:
+            found = [one.id for one in filter(_passes(query), self.pending.values())]
+            if not dry_run:
+                self.cancel_many(found)
+        return Matched(len(found), 0 if dry_run else len(found))
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""

@@ -15,6 +15,7 @@ from sendlater.limits import (
 )
 from sendlater.model import Target
 from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.wakeup import Wake
 
@@ -47,6 +48,7 @@ class ShardTask:
         self.targets: dict[bytes, Target] = {}
         self.targets_until_ms = 0
         self.told = LatenessReport(shard, clock)
+        self.spans = spans_of("deliver", clock)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -128,12 +130,18 @@ class ShardTask:
                     return
                 ids = [ids[i] for i in keep]
                 columns = [tuple(column[i] for i in keep) for column in columns]
+        if self.spans:
+            rows = (row or () for row in columns[5])
+            pairs = (zip(row[::2], row[1::2], strict=True) for row in rows)
+            self.spans.take(ids, columns[0], columns[1], pairs)
         yield to_arrow(ids, columns)
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows)
         yield filler(0)
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, columns[0], columns[1])
+        if self.spans:
+            self.spans.end()
 
     def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:
         """Rows of which it is not known that their target takes them; an old list is read again.

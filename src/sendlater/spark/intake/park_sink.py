@@ -12,6 +12,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
+from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
 from sendlater.store.admin import tell
 from sendlater.store.codec import pack_columns
@@ -93,6 +94,7 @@ class ParkTask:
         self.check_targets = check_targets
         self.known: set[str] = set()
         self.known_until_ms = 0.0
+        self.spans = spans_of("park", self.clock)
 
     def park(self, batch: "pa.RecordBatch") -> None:
         """Gather one Arrow batch; write calls that are full, and everything at a marker."""
@@ -100,6 +102,9 @@ class ParkTask:
         ids, due, *fields, shards, changes = columns
         if WARM_UP not in fields[7]:
             self._want(fields[0])
+        if self.spans:
+            pairs = ([(h["key"], h["value"]) for h in row or ()] for row in fields[4])
+            self.spans.take(ids, due, fields[0], pairs)
         now_ms = self.clock.now_ms()
         ended = False
         for schedule_id, due_ms, shard, change, row in zip(
@@ -191,6 +196,8 @@ class ParkTask:
                 self._write((shard, journal))
         tell(self.shards[0], self.reasons)
         self.reasons.clear()
+        if self.spans:
+            self.spans.end()
 
     def _write(self, place: tuple[int, bool]) -> None:
         number, journal = place

@@ -148,6 +148,18 @@ def test_bodies_that_would_fill_the_memory_are_refused(api, monkeypatch):
     assert api.post("/v1/schedules", json={**body, "value": "v"}).status_code == 201
 
 
+def test_nothing_large_is_left_to_the_first_who_asks(api, monkeypatch):
+    """Requests share one thread: while it makes the OpenAPI document, nobody is answered."""
+
+    def late(**_):
+        raise AssertionError("made while requests wait")
+
+    monkeypatch.setattr("sendlater.server.openapi.get_openapi", late)
+    refused_method = api.request("BREW", "/v1/schedules")
+    assert (refused_method.status_code, refused_method.headers["allow"]) == (405, "GET, POST")
+    assert api.get("/openapi.json").status_code == 200
+
+
 def test_two_thousand_hostile_requests_hurt_nobody(redis_url, space, tmp_path, capfd):
     """No 500, no hang, no traceback, and who asks for health is answered all the time."""
     token, line = new_token("me", "admin")

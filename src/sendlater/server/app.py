@@ -53,8 +53,9 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     server_state = ServerState(settings, redis_url=redis_url)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         server_state.start()
+        app.openapi()  # takes 0.1 s and more: the first to need it would hold up everybody
         threading.Thread(target=assets.pack_all, name="pack", daemon=True).start()
         yield
         server_state.stop()

@@ -15,7 +15,7 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers wheel bench compare performance check format screenshots speed alerts deploy-check image lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers wheel bench compare performance check format man screenshots speed alerts deploy-check image lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -77,13 +77,17 @@ performance: setup ## Write docs/performance.md from the last comparison
 	$(BIN)/python -m bench document
 
 check: setup ## Format, lint and types
-	$(BIN)/ruff format --check -q src tests bench deploy/try-image
-	$(BIN)/ruff check -q src tests bench deploy/try-image
+	$(BIN)/ruff format --check -q src tests bench deploy/try-image deploy/man-page
+	$(BIN)/ruff check -q src tests bench deploy/try-image deploy/man-page
 	$(BIN)/mypy
 
 format: setup ## Rewrite the sources in the house format
-	$(BIN)/ruff format -q src tests bench deploy/try-image
-	$(BIN)/ruff check -q --fix src tests bench deploy/try-image
+	$(BIN)/ruff format -q src tests bench deploy/try-image deploy/man-page
+	$(BIN)/ruff check -q --fix src tests bench deploy/try-image deploy/man-page
+
+man: setup ## Write the man page of the command line, build/sendlater.1
+	mkdir -p build
+	$(BIN)/python deploy/man-page > build/sendlater.1
 
 screenshots: setup ## Pictures of the page for docs/ (needs chromium)
 	$(BIN)/python tests/screenshots.py docs/images

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from confluent_kafka import Producer
 from ledger import Reader, create_topics
 from servers import wait_until
 
@@ -109,6 +110,31 @@ def test_the_client_of_the_buckets_page(kafka, redis_url, topic_name, monkeypatc
         run(code, redis_url, **{"localhost:9092": kafka})
         (sent,) = wait_until(lambda: reader.messages, "it is on the inbox")
     assert (sent.value(), dict(sent.headers())["scheduler-target-key"]) == (b"hello", b"k1")
+
+
+def test_the_consumer_of_the_recipes_does_a_delivery_once(kafka, topic_name):
+    topic = topic_name("reminders")
+    create_topics(kafka, topic)
+    (code,) = (code for code in examples("recipes.md") if "plain_consumer.py" in code)
+    recipe = {}
+    exec(compile(code, "example", "exec"), recipe)
+    producer = Producer({"bootstrap.servers": kafka})
+    for value, headers in (
+        (b"once", {"sendlater-id": "a", "sendlater-due": "1"}),
+        (b"once", {"sendlater-id": "a", "sendlater-due": "1"}),
+        (b"again", {"sendlater-id": "a", "sendlater-due": "2"}),
+        (b"plain", None),
+        (b"plain", None),
+    ):
+        producer.produce(topic, value, partition=0, headers=headers)
+    assert producer.flush(30) == 0
+    done = []
+    consumer = recipe["open_consumer"](kafka, topic)
+    wait_until(
+        lambda: recipe["consume"](consumer, set(), done.append) or done, "the group has joined"
+    )
+    consumer.close()
+    assert done == [b"once", b"again", b"plain", b"plain"]
 
 
 def test_the_producer_of_the_client_page(kafka, redis_url, topic_name):

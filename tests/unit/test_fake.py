@@ -26,11 +26,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def test_the_examples_of_the_page_pass_as_a_user_would_run_them(tmp_path):
-    """With the plugin found as pytest finds it, in a process of its own."""
+    """With the plugin found as pytest finds it, in a process of its own. A handler and its test are
+    short."""
+    lines = {}
     for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         name = re.match(r"# (\w+\.py)\n", code)[1]
         if name != "test_end_to_end.py":  # in tests/story
             (tmp_path / name).write_text(code)
+            lines[name] = sum(bool(line.strip()) for line in code.splitlines()[1:])
+    assert lines["billing.py"] + lines["test_billing.py"] < 30
     assert len(list(tmp_path.iterdir())) == 3
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)

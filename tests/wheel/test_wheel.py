@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,12 +13,17 @@ import pytest
 from installation import Installation
 from servers import wait_until
 
+from sendlater import Record, Topics
+from sendlater.config import load
+from sendlater.server.process import HttpProcess
+
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
 UNIT = ("fake", "client_sending", "client_events", "client_brokers", "client_plan")
 """Unit tests of the client that need no extra."""
 FOR_TESTS = ("pytest", "hypothesis", "psutil")
 NEIGHBOURS = ("fastapi", "django", "celery[redis]", "confluent-kafka", "flask")
+RECIPES = ROOT / "docs" / "recipes.md"
 
 
 def uv(*arguments):
@@ -59,18 +65,16 @@ def wheel(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def environment(tmp_path):
+def fresh(directory):
     """Python of an environment in which nothing is installed."""
-    uv("venv", "-q", "--python", sys.executable, tmp_path / "env")
-    return tmp_path / "env" / "bin" / "python"
+    uv("venv", "-q", "--python", sys.executable, directory / "env")
+    return directory / "env" / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
 def lowest(wheel, tmp_path_factory):
     """The client with the oldest versions that pyproject.toml allows."""
-    python = tmp_path_factory.mktemp("lowest") / "bin" / "python"
-    uv("venv", "-q", "--allow-existing", "--python", sys.executable, python.parents[1])
+    python = fresh(tmp_path_factory.mktemp("lowest"))
     into = ("pip", "install", "-q", "--python", python)
     # As direct dependencies are only what this file names, not what the wheel does.
     uv(*into, "--resolution", "lowest-direct", "-r", ROOT / "pyproject.toml")
@@ -81,7 +85,11 @@ def lowest(wheel, tmp_path_factory):
 def test_the_wheel_has_what_the_packages_have(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     listed = subprocess.run(
-        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard", "src"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert packed == {name.removeprefix("src/") for name in listed.stdout.splitlines()}
 
@@ -126,13 +134,62 @@ def test_unit_tests_of_the_client_pass_with_the_lowest_versions(lowest):
     run(lowest, "-m", "pytest", *quiet, *files, env={"PATH": os.environ["PATH"], **path})
 
 
-def test_it_lives_beside_the_newest_of_its_neighbours(wheel, environment):
-    uv("pip", "install", "-q", "--python", environment, wheel, *NEIGHBOURS)
-    uv("pip", "check", "--python", environment)
+@pytest.fixture(scope="module")
+def beside(wheel, tmp_path_factory):
+    """The client beside the newest of what it is used with."""
+    python = fresh(tmp_path_factory.mktemp("beside"))
+    uv("pip", "install", "-q", "--python", python, wheel, *NEIGHBOURS)
+    return python
+
+
+def test_it_lives_beside_the_newest_of_its_neighbours(beside):
+    uv("pip", "check", "--python", beside)
     run(
-        environment,
+        beside,
         "-c",
         "import fastapi, django, celery, flask, confluent_kafka, redis\n"
         "from sendlater import AsyncScheduler, Handlers, Scheduler, SchedulingProducer\n"
         "import sendlater.testing",
     )
+
+
+def written(directory, *names):
+    """Files of the page with recipes."""
+    found = dict(
+        re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES.read_text(), re.M | re.S)
+    )
+    for name in names:
+        (directory / name).write_text(found[name])
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "flask", "django", "celery"])
+def test_a_recipe_passes_its_test(beside, tmp_path, framework):
+    uv("pip", "install", "-q", "--python", beside, *FOR_TESTS)
+    written(tmp_path, f"shop_{framework}.py", f"test_shop_{framework}.py")
+    run(beside, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+
+
+def test_the_recipe_of_a_sensor_passes_its_test(wheel, tmp_path, redis_url, space):
+    python = fresh(tmp_path)
+    uv("pip", "install", "-q", "--python", python, wheel, "dagster", *FOR_TESTS)
+    written(tmp_path, "sensors.py", "test_sensors.py")
+    with Topics(redis_url, space=space) as topics:
+        topics.create("closings", partitions=2)
+        for name, due in (("monday", b"1"), ("tuesday", b"2"), ("tuesday", b"2")):
+            headers = [("sendlater-id", name.encode()), ("sendlater-due", due)]
+            topics.produce(Record(topic="closings", value=b"", headers=headers))
+    settings = load(redis=redis_url, space=space, http_addr="127.0.0.1:0", data_dir=tmp_path)
+    served = HttpProcess(settings, redis_url=redis_url)
+    try:
+        run(
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "SENDLATER_URL": served.url},
+        )
+    finally:
+        served.close()

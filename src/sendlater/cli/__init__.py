@@ -7,6 +7,7 @@ from dataclasses import fields
 from sendlater.cli import (  # noqa: F401  (they add their commands)
     bench,
     cancel,
+    completion,
     config,
     doctor,
     local,

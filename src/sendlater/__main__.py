@@ -2,20 +2,26 @@
 
 import sys
 
-NEEDED = ("cyclopts", "rich")
-"""What the extra `cli` brings."""
+EXTRAS = {
+    "cli": ("cyclopts", "rich", "watchfiles"),
+    "pipeline": ("pyspark", "pandas", "pyarrow", "numpy", "psutil"),
+    "server": ("fastapi", "uvicorn", "httptools", "uvloop", "itsdangerous", "jinja2", "yaml"),
+}
+"""What commands need, by the extra that brings it."""
 
 
 def main() -> None:
-    """Run a command; where the extra `cli` is not installed, say so."""
+    """Run a command; where an extra that it needs is not installed, say so."""
     try:
         from sendlater.cli import main as run
+
+        run()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in NEEDED:
+        extra = next((name for name, brought in EXTRAS.items() if missing in brought), None)
+        if extra is None:
             raise
-        sys.exit(f"sendlater: {missing} is not installed: pip install 'sendlater[cli]'")
-    run()
+        sys.exit(f"sendlater: {missing} is not installed: pip install 'sendlater[{extra}]'")
 
 
 if __name__ == "__main__":

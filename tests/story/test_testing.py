@@ -28,4 +28,4 @@ def test_the_session_fixture_delivers_a_message(tmp_path):
 def test_an_installation_that_cannot_start_shows_its_log(tmp_path):
     (tmp_path / "data").write_text("no directory")
     with pytest.raises(Unavailable, match="the service has ended: "):
-        Embedded(tmp_path)
+        Embedded(str(tmp_path))

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from sendlater.__main__ import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CLIENT_ROOMS = ("dialects", "store", "topics", "brokers", "operations", "client", "testing")
 """Rooms of a client, and the ground, which every room has."""
 HEAVY = ("pyspark", "fastapi", "rich", "pydantic", "redis", "confluent_kafka", "structlog")
 """What a program that imports the client need not load before it connects."""
-MODULES = {"confluent-kafka": "confluent_kafka", "python-ulid": "ulid"}
+MODULES = {"confluent-kafka": "confluent_kafka", "python-ulid": "ulid", "pyyaml": "yaml"}
 """Distributions whose modules have other names."""
 OPTIONAL = {("pytest", "plugin.py"), ("opentelemetry", "tracing.py")}
 """Imported by one file only, which is loaded by who has them."""
@@ -73,9 +75,33 @@ def test_extras_bring_the_rest_and_each_other():
     assert not pinned, "a client lives beside others in one environment"
 
 
-@pytest.mark.parametrize("missing", ["cyclopts", "rich"])
-def test_the_command_line_says_what_it_lacks(missing):
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("cyclopts", "list", "cli"),
+        ("rich", "list", "cli"),
+        ("pyspark", "serve", "pipeline"),
+        ("numpy", "demo", "pipeline"),
+        ("itsdangerous", "token me", "server"),
+    ],
+)
+def test_the_command_line_says_what_it_lacks(missing, command, extra, tmp_path):
     code = f"import sys; sys.modules[{missing!r}] = None; import sendlater.__main__ as m; m.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 1
-    assert done.stderr == f"sendlater: {missing} is not installed: pip install 'sendlater[cli]'\n"
+    told = f"sendlater: {missing} is not installed: pip install 'sendlater[{extra}]'\n"
+    assert done.stderr.endswith(told)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_an_extra_brings_is_what_is_said():
+    extras = PROJECT["optional-dependencies"]
+    for name, brought in EXTRAS.items():
+        names = {re.match(r"[\w-]+", one)[0] for one in extras[name]} - {"sendlater", "setuptools"}
+        assert {MODULES.get(one, one) for one in names} == set(brought)

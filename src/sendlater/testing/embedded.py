@@ -24,10 +24,10 @@ LOG_CHARS_MAX = 2_000
 class Embedded:
     """`sendlater serve` in a process, on a directory. It needs the extra `demo`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | str) -> None:
         """Starts it and waits until it is ready; use it in `with`. Raises Unavailable."""
-        self.data_dir = directory / "data"
-        self._log = directory / "service.log"
+        self.data_dir = Path(directory) / "data"
+        self._log = Path(directory) / "service.log"
         # The settings of whoever runs the tests are for another installation.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SENDLATER_")}
         environment |= {"SENDLATER_DATA_DIR": str(self.data_dir), "SENDLATER_CONFIG": os.devnull}

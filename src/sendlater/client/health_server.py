@@ -18,9 +18,9 @@ class HealthServer:
     """`GET /healthz`: 200, or 503 with the types that cannot be handled; `GET /metrics`."""
 
     def __init__(self, address: str, handlers: Handlers) -> None:
-        """`address`: host:port, all addresses without a host, a free port for 0. Raises
+        """`address`: host:port, this machine without a host, a free port for 0. Raises
         BadSettings."""
-        host, port = host_and_port(address, setting="health", default="0.0.0.0")
+        host, port = host_and_port(address, setting="health")
         registry = CollectorRegistry()
         handlers.metrics(registry)
         app = _app(handlers.health, make_wsgi_app(registry))

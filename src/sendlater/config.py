@@ -98,7 +98,12 @@ class Settings(BaseSettings):
     rejected_topic: str = "rejected"
     """Topic for records that cannot be scheduled, with the reason in headers."""
     dead_topic: str = "dead-letters"
-    """Topic for events that handlers gave up on; the page and the metrics count them."""
+    """Topic for what expired before it was delivered, and for events that handlers gave up on; the
+    page and the metrics count them."""
+    expired: Literal["dead-letter", "drop"] = "dead-letter"
+    """Whether a schedule that has expired goes to dead_topic or is dropped."""
+    ce_expirytime: bool = False
+    """Take the expiry from CloudEvents' header `ce_expirytime` too."""
     history_topic: str = "history"
     """Topic for a copy of each delivery from a journal. Empty: none."""
     horizon: str = ""

@@ -41,6 +41,9 @@ class Reason(StrEnum):
 
     NO_TIME = "no-time"
     BAD_TIME = "bad-time"
+    BAD_EXPIRY = "bad-expiry"
+    CANNOT_EXPIRE = "cannot-expire"
+    EXPIRED = "expired"
     MILLISECONDS = "milliseconds"
     TOO_FAR = "too-far"
     PAST = "past"
@@ -82,15 +85,29 @@ class Record:
     partition: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The last instant at which a schedule may be delivered: milliseconds since 1970 or, with
+    `after_due`, counted from its due time."""
+
+    ms: int
+    after_due: bool = False
+
+    def at_ms(self, due_ms: int) -> int:
+        """That instant for a schedule with this due time, milliseconds since 1970."""
+        return due_ms + self.ms if self.after_due else self.ms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A promise: publish `record` at or soon after `due_ms`."""
+    """A promise: publish `record` at or soon after `due_ms`, but not after its expiry."""
 
     id: bytes
     due_ms: int
     record: Record
     dialect: str = ""
     origin: Origin | None = None
+    expiry: Expiry | None = None
     state: State = State.PENDING
     version: str = field(default="", compare=False)
     """Changes with every change: a digest of what the store holds; empty outside of it."""
@@ -100,6 +117,11 @@ class Schedule:
             raise ValueError(f"due_ms must be within 0..{DUE_MS_MAX}, got {self.due_ms}")
         if not self.id:
             raise ValueError("id must not be empty")
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The last instant at which it may be delivered, milliseconds since 1970."""
+        return None if self.expiry is None else self.expiry.at_ms(self.due_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ def hostile_schedules():
     for name in names.TIMES:
         yield from (schedule((name, text.encode()), TARGET) for text in HOSTILE)
         yield from (schedule((name, value), TARGET) for value in (None, b"\xff\xfe", b"5\x00"))
+    for name in names.EXPIRIES:
+        yield from (schedule(SOON, TARGET, (name, text.encode())) for text in HOSTILE)
+        yield from (
+            schedule(SOON, TARGET, (name, value)) for value in (None, b"\xff\xfe", b"5\x00")
+        )
+        yield schedule(SOON, TARGET, (name, b"1780000001000"), (name, b"x"))
+    for at in (b"1780000000999", b"1780000001000", b"9007199254740991", b"9007199254740992"):
+        yield schedule(SOON, TARGET, (names.EXPIRES, at), (names.EXPIRES_AFTER, b"x"))
     for key in (None, b"", b" \t\r\n\v\f", b"\xff\xfe", b"x" * 512, b"x" * 513, "é ".encode()):
         yield schedule(SOON, TARGET, key=key)
         yield schedule(key=key, value=None)
@@ -109,7 +117,7 @@ TIMES = st.one_of(
     st.none(),
 )
 HEADER = st.one_of(
-    st.tuples(st.sampled_from(names.TIMES), TIMES),
+    st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES)), TIMES),
     st.tuples(st.sampled_from([*names.CONTROL, "a", "b", "Ä"]), st.none() | SMALL),
     st.just(TARGET),
 )

@@ -9,7 +9,7 @@ from math import ceil
 
 from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
-from sendlater.model import Reason
+from sendlater.model import DUE_MS_MAX, Reason
 
 READ_MS = 1_780_000_000_123
 SETTINGS = Settings(
@@ -23,9 +23,12 @@ SETTINGS = Settings(
 )
 COLUMNS = [
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
+    *("expires_ms", "expires_after_ms"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms", "shard"),
     "change",
 ]
+GIVEN = (*COLUMNS[:7], "expires_ms", "expires_after_ms")
+"""What the sender of a record decides."""
 
 
 def first(headers, name):
@@ -97,6 +100,23 @@ def model_due(headers):
     return due_ms, None
 
 
+def model_expiry(headers, due_ms):
+    """(expires_ms, expires_after_ms) of a headers record, or a reason."""
+    present = {name for name, _ in headers}
+    name = next((n for n in names.EXPIRIES if n in present), None)
+    if name is None:
+        return None, None
+    text = as_text(first(headers, name)) or ""
+    if name == names.EXPIRES_AFTER:
+        after_ms = model_duration(text)
+        return Reason.BAD_EXPIRY if after_ms is None else (None, min(after_ms, DUE_MS_MAX))
+    number = int(text) if re.fullmatch(r"\+?\d{1,40}", text, re.ASCII) else None
+    at_ms = model_instant(text) if number is None else number
+    if at_ms is None or not due_ms <= at_ms <= DUE_MS_MAX:
+        return Reason.BAD_EXPIRY
+    return at_ms, None
+
+
 def refuse_constant(text):
     raise ValueError(text)
 
@@ -149,8 +169,9 @@ def model_countdown(text):
 
 
 def model(record, place):
-    """What must come out: a Reason, or (id, due_ms, topic, partition, key, value, headers)."""
-    headers, partition = record.headers, None
+    """What must come out: a Reason, or (id, due_ms, topic, partition, key, value, headers,
+    expires_ms, expires_after_ms)."""
+    headers, partition, expiry = record.headers, None, (None, None)
     if record.topic == "schedules":
         id, value, key = record.key, record.value, first(headers, names.TARGET_KEY)
         if id is None or not id.strip():
@@ -158,7 +179,7 @@ def model(record, place):
         if len(id) > 512:
             return Reason.ID_TOO_LONG
         if value is None:
-            return id, None, None, None, None, None, None
+            return id, *[None] * 8
         due_ms, reason = model_due(headers)
         target = as_text(first(headers, names.TARGET_TOPIC))
         if any(name == names.TARGET_PARTITION for name, _ in headers):
@@ -178,6 +199,10 @@ def model(record, place):
         return reason
     if due_ms > READ_MS + SETTINGS.max_delay_days * 86_400_000:
         return Reason.TOO_FAR
+    if record.topic == "schedules":
+        expiry = model_expiry(headers, due_ms)
+        if isinstance(expiry, Reason):
+            return expiry
     if not target:
         return Reason.NO_TARGET
     if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", target) or target in (".", ".."):
@@ -191,7 +216,7 @@ def model(record, place):
     if size > SETTINGS.max_payload_bytes:
         return Reason.TOO_LARGE
     kept = [(k, v) for k, v in headers if k not in dropped]
-    return id, due_ms, target, partition, key, value, kept or None
+    return id, due_ms, target, partition, key, value, kept or None, *expiry
 
 
 def check(record, place, row):
@@ -200,7 +225,7 @@ def check(record, place, row):
     origin = [row[c] for c in COLUMNS if c.startswith("origin_")]
     assert origin == [record.topic, 1, place, READ_MS], record
     assert row["shard"] == zlib.crc32(row["id"]) % 3
-    got = tuple(row[c] for c in COLUMNS[:7])
+    got = tuple(row[c] for c in COLUMNS if c in GIVEN)
     if not isinstance(expected, Reason):
         assert row["dialect"] == {"schedules": "headers"}.get(record.topic, "envelope"), record
         assert got == expected, record

@@ -169,6 +169,34 @@ def test_delivered_records_carry_what_each_dialect_promises(spark):
     ]
 
 
+def test_the_expiry_of_an_event_counts_if_the_setting_says_so(spark):
+    """And after our own headers; it is the sender's header, so it is passed on."""
+    event = ("ce_expirytime", b"2026-06-01T00:00:00Z")
+    records = [
+        schedule(SOON, TARGET, event),
+        schedule(SOON, TARGET, event, (names.EXPIRES_AFTER, b"1m")),
+        schedule(SOON, TARGET, ("ce_expirytime", b"1780272000000")),
+        schedule(SOON, TARGET, ("ce_expirytime", b"2020-06-01T00:00:00Z")),
+    ]
+    assert {row["expires_ms"] for row in decode(spark, records)} == {None}
+    chosen = SETTINGS.model_copy(update={"ce_expirytime": True})
+    rows = decode(spark, records, chosen)
+    assert rows[0]["headers"] == [event]
+    assert [(row["expires_ms"], row["expires_after_ms"]) for row in rows] == [
+        (1_780_272_000_000, None),
+        (None, 60_000),
+        (None, None),
+        (None, None),
+    ]
+    assert [dict(row["headers"]).get(names.REJECTED) for row in rows[2:]] == [b"bad-expiry"] * 2
+
+
+def test_time_buckets_refuse_an_expiry(spark):
+    chosen = SETTINGS.model_copy(update={"pending": "buckets"})
+    (row,) = decode(spark, [schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"1m"))], chosen)
+    assert dict(row["headers"])[names.REJECTED] == b"cannot-expire"
+
+
 def test_deliveries_of_a_journal_tell_their_version(spark):
     chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
     good, bad = decode(spark, [schedule(SOON, TARGET), schedule(TARGET)], chosen)

@@ -92,6 +92,8 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
         "value": [b"v"] * len(rows),
         "headers": none,
         "dialect": ["headers"] * len(rows),
+        "expires_ms": none,
+        "expires_after_ms": none,
         "origin_topic": ["s"] * len(rows),
         "origin_partition": [partition for _, partition, _ in rows],
         "origin_position": [position for _, _, position in rows],

@@ -80,6 +80,8 @@ def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
         "value": rows["value"],
         "headers": pa.nulls(count),
         "dialect": pa.compute.if_else(marker, "rejected", "headers"),
+        "expires_ms": pa.nulls(count, pa.int64()),
+        "expires_after_ms": pa.nulls(count, pa.int64()),
         "origin_topic": rows["topic"],
         "origin_partition": rows["partition"],
         "origin_position": rows["offset"],

@@ -32,6 +32,7 @@ SMALL_BYTES = 600
 
 COLUMNS = (
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
+    *("expires_ms", "expires_after_ms"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms"),
     *("shard", "change"),
 )
@@ -42,7 +43,8 @@ DECODED = pa.schema(
             COLUMNS,
             (
                 *(pa.binary(), pa.int64(), pa.string(), pa.int32(), pa.binary(), pa.binary()),
-                *(pa.list_(_HEADER), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64()),
+                *(pa.list_(_HEADER), pa.string(), pa.int64(), pa.int64()),
+                *(pa.string(), pa.int32(), pa.int64(), pa.int64()),
                 *(pa.int32(), pa.string()),
             ),
             strict=True,
@@ -350,7 +352,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
     shard = zlib.crc32(body[0]) % settings.shards
-    return (*body, *origin, shard, None if change is None else change.decode())
+    return (*body, None, None, *origin, shard, None if change is None else change.decode())
 
 
 def _structs(headers: Headers) -> list[dict[str, Any]]:

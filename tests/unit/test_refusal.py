@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving, split_rejected
+from sendlater.dialects.rejected import rejected_schedule
 from sendlater.limits import (
     ADDED_BYTES_MAX,
     ID_BYTES_MAX,
@@ -15,7 +16,7 @@ from sendlater.limits import (
     REJECTED_VALUE_BYTES_MAX,
 )
 from sendlater.model import DUE_MS_MAX, Origin, Reason, Record, Schedule, Target
-from sendlater.spark.delivery.refusal import record_bytes, refusal, rejected, rejected_schedule
+from sendlater.spark.delivery.refusal import record_bytes, refusal, rejected
 from sendlater.store.codec import pack
 
 ORIGIN = Origin(topic="in", partition=1, position=2, timestamp_ms=1_234)
@@ -170,7 +171,7 @@ def test_every_rejected_record_fits_and_is_rejected_once(schedule, topic):
 def test_what_fits_is_rejected_whole():
     one = schedule(value=b"x" * 5_000, headers=[("h", b"1")])
     told = rejected(one, (Reason.TOO_LARGE, "why"), {"bad": ROOMY}.get, rejected_topic="bad")
-    assert told == rejected_schedule(one, Reason.TOO_LARGE, "why", rejected_topic="bad")
+    assert told == rejected_schedule(one, Reason.TOO_LARGE, "why", topic="bad")
     assert (told.record.value, told.record.headers[0]) == (one.record.value, ("h", b"1"))
 
 

@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 def own_redis_topics(topics: Topics, settings: Settings) -> dict[str, int]:
     """Partition counts of the inboxes; creates missing topics."""
     inboxes = [inbox.topic for inbox in settings.inboxes]
-    for topic in (*inboxes, settings.rejected_topic):
+    for topic in dict.fromkeys((*inboxes, settings.rejected_topic, settings.dead_topic)):
         if not topics.exists(topic):
             topics.create(topic)
     return {topic: topics.partitions(topic) for topic in inboxes}
@@ -56,6 +56,8 @@ def own_kafka_topics(
         if inbox.copy_to:
             wanted[inbox.copy_to] |= large
     wanted[settings.rejected_topic] = large
+    if settings.create_topics:  # else it may be missing: then its records are rejected
+        wanted.setdefault(settings.dead_topic, large)
     if settings.journals and settings.history_topic:
         wanted[settings.history_topic] = large
     if liveness:

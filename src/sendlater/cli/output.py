@@ -21,6 +21,7 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
         "state": schedule.state.value,
         "due_ms": schedule.due_ms,
         "due": time_of(schedule.due_ms),
+        "expires": None if schedule.expires_ms is None else time_of(schedule.expires_ms),
         "topic": record.topic,
         "key": text_of(record.key),
         "value": text_of(record.value),

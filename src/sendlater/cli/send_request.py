@@ -12,8 +12,10 @@ from ulid import ULID
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
 from sendlater.dialects import duration_ms, encode_headers, instant_ms
-from sendlater.errors import BadRequest, BadTime
+from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
+from sendlater.operations.acceptance import CANNOT_EXPIRE
+from sendlater.operations.arguments import plan_expiry
 
 
 class Sent(NamedTuple):
@@ -32,6 +34,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str | None] | list[str | tuple[str, str | None]] = []
     delay: str | int | float | None = None
     at: str | int | float | None = None
+    expires: str | int | float | None = None
+    expires_after: str | int | float | None = None
     id: str | None = None
     partition: int | None = None
 
@@ -47,6 +51,8 @@ class SendRequest:
     """`name=value` texts or (name, value or None) pairs in a list, or a mapping."""
     delay: str | float | None = None
     at: str | float | None = None
+    expires: str | float | None = None
+    expires_after: str | float | None = None
     id: str | None = None
     partition: int | None = None
 
@@ -68,29 +74,45 @@ class SendRequest:
     def send(self, scheduler: Scheduler) -> Sent:
         """Send to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
         if scheduler.remote is not None:
-            sent, _ = self._planned(load(), inbox="unknown")
-            meant = Schedule(id=_utf8("id", sent.id), due_ms=sent.due_ms, record=self.record())
+            meant, _ = self._planned(load(), inbox="unknown")
             scheduler.remote.send(meant, done=lambda _: None)
-            return sent
-        sent, record = self._planned(scheduler.settings, inbox=scheduler.inbox)
-        scheduler.broker.send(record)
-        return sent
+        else:
+            meant, record = self._planned(scheduler.settings, inbox=scheduler.inbox)
+            scheduler.broker.send(record)
+        return Sent(meant.id.decode(), meant.due_ms)
 
     def check(self, settings: Settings) -> None:
         """Raises BadTime or BadRequest if `send` would, but without a connection."""
         self._planned(settings, inbox="unknown")
 
-    def _planned(self, settings: Settings, *, inbox: str) -> tuple[Sent, Record]:
-        schedule_id = str(ULID()) if self.id is None else self.id
-        due_ms = self._due_ms(time.time_ns() // 1_000_000, settings)
+    def _planned(self, settings: Settings, *, inbox: str) -> tuple[Schedule, Record]:
+        """The schedule, and the record for the inbox."""
+        now_ms = time.time_ns() // 1_000_000
+        due_ms = self._due_ms(now_ms, settings)
         if len(self.value) > settings.max_payload_bytes:
             raise BadRequest(
                 f"value: expected at most {settings.max_payload_bytes} bytes "
                 f"(setting max_payload_bytes), got {len(self.value)}"
             )
-        id_bytes = _utf8("id", schedule_id)
-        return Sent(schedule_id, due_ms), encode_headers(
-            self.record(), inbox=inbox, id=id_bytes, due_ms=due_ms
+        schedule = Schedule(
+            id=_utf8("id", str(ULID()) if self.id is None else self.id),
+            due_ms=due_ms,
+            record=self.record(),
+            expiry=plan_expiry(
+                None if self.expires is None else str(self.expires),
+                None if self.expires_after is None else str(self.expires_after),
+                due_ms=due_ms,
+                now_ms=now_ms,
+            ),
+        )
+        if schedule.expiry and settings.pending == "buckets":
+            raise NotSupported(CANNOT_EXPIRE)
+        return schedule, encode_headers(
+            schedule.record,
+            inbox=inbox,
+            id=schedule.id,
+            due_ms=due_ms,
+            expiry=schedule.expiry,
         )
 
     def record(self) -> Record:

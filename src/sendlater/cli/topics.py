@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cyclopts import App
@@ -66,14 +66,18 @@ def dead_list(
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
-    """The last dead events, oldest first.
+    """The last dead events and expired schedules, oldest first.
 
     Args:
         topic: The dead-letter topic of the handlers. Default: setting `dead_topic`.
         limit: Most to show.
     """
     topic = topic or connection.settings().dead_topic
-    columns = {"type": "event-type", "id": "event-id", "error": "event-error"}
+    columns = {
+        "type": ("event-type", "sendlater-rejected-target"),
+        "id": ("event-id", "sendlater-rejected-id"),
+        "error": ("event-error", "sendlater-rejected-detail"),
+    }
     with open_scheduler(connection) as scheduler:
         return _show(_last(scheduler, topic, limit), columns, json_)
 
@@ -86,7 +90,8 @@ def redrive(
     limit: int = 1_000,
     connection: Connection = HERE,
 ) -> int:
-    """Send dead events to their handlers again, with all attempts.
+    """Send dead events to their handlers again, with all attempts, and what has expired to its
+    target.
 
     Args:
         places: `partition/position`, as `dead list` shows them.
@@ -109,7 +114,8 @@ def redrive(
             missing.discard(place)
             again = alive_again(record)
             if again is None:
-                err.print(f"{place}: not an event: no header event-type", highlight=False)
+                told = "no header event-type or sendlater-rejected-target, or it was cut"
+                err.print(f"{place}: cannot be sent again: {told}", highlight=False)
             else:
                 events[place] = again
         skipped = _send_again(scheduler, topic, events)
@@ -134,9 +140,9 @@ def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connecti
         limit: Most to show.
     """
     columns = {
-        "reason": "sendlater-rejected",
-        "from": "sendlater-origin",
-        "detail": "sendlater-rejected-detail",
+        "reason": ("sendlater-rejected",),
+        "from": ("sendlater-origin",),
+        "detail": ("sendlater-rejected-detail",),
     }
     with open_scheduler(connection) as scheduler:
         return _show(_last(scheduler, None, limit), columns, json_)
@@ -175,12 +181,16 @@ def _send_again(scheduler: Any, topic: str, events: dict[str, Any]) -> dict[str,
     return {}
 
 
-def _show(records: list[Any], columns: dict[str, str], json_: bool) -> int:
+def _show(records: list[Any], columns: Mapping[str, tuple[str, ...]], json_: bool) -> int:
+    """One line each; a column has the first of its headers that is there."""
     for record in records:
         if json_:
             line = json.dumps(_as_json(record))
         else:
-            cells = [text_of(record.header(name)) or "-" for name in columns.values()]
+            cells = [
+                next(filter(None, (text_of(record.header(name)) for name in names)), "-")
+                for names in columns.values()
+            ]
             place = f"{record.partition}/{record.position}"
             size = f"{len(record.value or b'')} bytes"
             line = "\t".join((place, time_of(record.timestamp_ms), *cells, size))

@@ -85,6 +85,8 @@ class AsyncScheduler:
         headers: AnyHeaders = (),
         delay: Delay | None = None,
         at: Instant | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
         wait: bool = True,
@@ -99,6 +101,8 @@ class AsyncScheduler:
             headers=headers,
             delay=delay,
             at=at,
+            expires=expires,
+            expires_after=expires_after,
             id=id,
             partition=partition,
         )

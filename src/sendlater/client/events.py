@@ -83,11 +83,11 @@ def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]
 
 
 def alive_again(dead: Arrived) -> Record | None:
-    """A dead event as it was enqueued, without its attempts; None if it is not an event, or was
-    cut."""
-    type_ = header(dead.headers, EVENT_TYPE)
-    if type_ is None or header(dead.headers, EVENT_CUT) is not None:
+    """A dead event as it was enqueued, without its attempts, or the record of a schedule that has
+    expired; None if it is neither, or was cut."""
+    topic = header(dead.headers, EVENT_TYPE) or header(dead.headers, names.REJECTED_TARGET)
+    if topic is None or header(dead.headers, EVENT_CUT) is not None:
         return None
     gone = (EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP)
     headers = [pair for pair in names.foreign(dead.headers) if pair[0] not in gone]
-    return Record(topic=type_.decode(), value=dead.value, key=dead.key, headers=headers)
+    return Record(topic=topic.decode(), value=dead.value, key=dead.key, headers=headers)

@@ -14,7 +14,7 @@ import httpx2
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest, BadSettings, Unavailable
 from sendlater.limits import BULK_IDS_MAX
-from sendlater.model import Cancelled, Headers, Moved, Record, Schedule, State
+from sendlater.model import Cancelled, Expiry, Headers, Moved, Record, Schedule, State
 from sendlater.operations.arguments import Query, chunks, id_text, to_datetime, to_id
 from sendlater.operations.transport import Done, Matched
 
@@ -224,7 +224,14 @@ def _to_json(schedule: Schedule) -> dict[str, Any]:
         told["headers"] = [_header(name, value) for name, value in record.headers]
     if record.partition is not None:
         told["partition"] = record.partition
+    if schedule.expiry is not None:
+        ms, after_due = schedule.expiry.ms, schedule.expiry.after_due
+        told |= {"expires_after": ms / 1_000} if after_due else {"expires": _instant(ms)}
     return told
+
+
+def _instant(ms: int) -> str:
+    return to_datetime(ms).isoformat(timespec="milliseconds")
 
 
 def _text(schedule_id: bytes) -> str:
@@ -257,8 +264,16 @@ def _from_json(told: dict[str, Any]) -> Schedule:
             headers=_headers(told.get("headers") or []),
             partition=told.get("partition"),
         ),
+        expiry=_expiry(told),
         state=State(told.get("state", State.PENDING)),
     )
+
+
+def _expiry(told: dict[str, Any]) -> Expiry | None:
+    if (after_ms := told.get("expires_after_ms")) is not None:
+        return Expiry(after_ms, after_due=True)
+    at_ms = told.get("expires_ms")
+    return None if at_ms is None else Expiry(at_ms)
 
 
 def _to_arrived(told: dict[str, Any]) -> "Arrived":

@@ -54,6 +54,12 @@ class Scheduled:
         return to_datetime(self.schedule.due_ms)
 
     @property
+    def expires_at(self) -> datetime | None:
+        """The last instant at which it may be delivered, in UTC."""
+        expires_ms = self.schedule.expires_ms
+        return None if expires_ms is None else to_datetime(expires_ms)
+
+    @property
     def state(self) -> State:
         """Its state when it was sent or found."""
         return self.schedule.state

@@ -81,13 +81,16 @@ class Scheduler:
         headers: AnyHeaders = (),
         delay: Delay | None = None,
         at: Instant | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
     ) -> Scheduled:
         """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
-        (an aware datetime, or RFC 3339).
+        (an aware datetime, or RFC 3339). It is not delivered after `expires` or, counted from the
+        due time, `expires_after`.
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -101,6 +104,8 @@ class Scheduler:
             headers=headers,
             delay=delay,
             at=at,
+            expires=expires,
+            expires_after=expires_after,
             id=id,
             partition=partition,
         )

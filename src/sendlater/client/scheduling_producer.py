@@ -43,6 +43,8 @@ class SchedulingProducer(Producer):
         *,
         delay: Delay | None = None,
         at: Instant | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
     ) -> str | None:
         """Produce now, after `delay` (timedelta, or seconds), or at `at` (aware datetime).
@@ -54,8 +56,10 @@ class SchedulingProducer(Producer):
         told: dict[str, Any] = {"on_delivery": on_delivery or callback}
         told = told if told["on_delivery"] else {}
         if delay is None and at is None:
-            if id is not None:
-                raise BadRequest(f"id: expected delay or at with it, got only {id!r}")
+            scheduled = {"id": id, "expires": expires, "expires_after": expires_after}
+            for name, given in scheduled.items():
+                if given is not None:
+                    raise BadRequest(f"{name}: expected delay or at with it, got only {given!r}")
             if headers:
                 told["headers"] = headers
             super().produce(topic, value, key, partition, timestamp=timestamp, **told)
@@ -70,11 +74,17 @@ class SchedulingProducer(Producer):
             headers=headers or (),
             delay=delay,
             at=at,
+            expires=expires,
+            expires_after=expires_after,
             id=id,
             partition=None if partition < 0 else partition,
         )
         record = encode_headers(
-            schedule.record, inbox=self.inbox, id=schedule.id, due_ms=schedule.due_ms
+            schedule.record,
+            inbox=self.inbox,
+            id=schedule.id,
+            due_ms=schedule.due_ms,
+            expiry=schedule.expiry,
         )
         super().produce(
             self.inbox,

@@ -45,8 +45,9 @@ def stages(settings: "Settings") -> list[list[str]]:
 
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
-    when there are none), dialect (headers, envelope, rejected), origin_topic, origin_partition,
-    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
+    when there are none), dialect (headers, envelope, rejected), expires_ms, expires_after_ms (both
+    null: no expiry), origin_topic, origin_partition, origin_position, origin_timestamp_ms, shard,
+    change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, and `waited ID` for a tombstone about a rejected
     record that waited under that id). The value of a cancellation is null, or the version
     that a tombstone of ours is about.
@@ -63,8 +64,9 @@ def stages(settings: "Settings") -> list[list[str]]:
         ["*", f"{done} AS done", f"CASE WHEN {in_journal} THEN {COPY_OF} END AS copy_of"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
         _found(is_envelope, copied),
-        _timed(),
+        _timed(settings),
         _due(),
+        _expiry(),
         ["*", f"{reason_of(settings)} AS reason"],
         _scheduled(settings),
         _finished(settings),
@@ -105,10 +107,15 @@ def _found(is_envelope: str, copied: str) -> list[str]:
     ]
 
 
-def _timed() -> list[str]:
+def _timed(settings: "Settings") -> list[str]:
     value = f"CAST({sql.header('time_name')} AS STRING)"
+    expiries = " ".join(
+        f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
+        for name in (*names.EXPIRIES, *((names.CE_EXPIRYTIME,) if settings.ce_expirytime else ()))
+    )
     return [
         "*",
+        f"CASE WHEN dialect <> 'headers' THEN NULL {expiries} END AS expiry_name",
         f"CASE WHEN time_name = 'countdown' THEN envelope.countdown ELSE {value} END AS time_text",
     ]
 
@@ -127,6 +134,20 @@ def _due() -> list[str]:
         WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END AS due_ms""",
         f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
         "THEN target_partition END AS INT) AS partition_number",
+        f"CAST({sql.header('expiry_name')} AS STRING) AS expiry_text",
+    ]
+
+
+def _expiry() -> list[str]:
+    """`expires_ms` or `expires_after_ms` as written; both null if it is unreadable."""
+    at_ms = f"coalesce({sql.whole('expiry_text', DUE_MS_MAX + 1)}, {sql.instant_ms('expiry_text')})"
+    return [
+        "*",
+        f"""CASE expiry_name WHEN {sql.text(names.EXPIRES)} THEN {at_ms}
+        WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {sql.instant_ms("expiry_text")}
+        END AS expires_ms""",
+        f"""CASE expiry_name WHEN {sql.text(names.EXPIRES_AFTER)}
+        THEN {sql.duration_ms("expiry_text")} END AS expires_after_ms""",
     ]
 
 
@@ -164,6 +185,8 @@ def _scheduled(settings: "Settings") -> list[str]:
             f"if(dialect = 'headers', {kept['headers']}, {kept['envelope']})",
         ),
         "fate": ("'rejected'", "dialect", "dialect"),
+        "expires_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_ms"),
+        "expires_after_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_after_ms"),
     }
     return [
         "topic",
@@ -192,6 +215,8 @@ def _finished(settings: "Settings") -> list[str]:
         "body AS value",
         "CASE WHEN size(kept) > 0 THEN kept END AS headers",
         "fate AS dialect",
+        "expires_ms",
+        "expires_after_ms",
         "topic AS origin_topic",
         "partition AS origin_partition",
         "offset AS origin_position",

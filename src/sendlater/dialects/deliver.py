@@ -17,7 +17,8 @@ VERSION = "concat_ws('/', origin_topic, origin_partition, origin_position)"
 
 
 def delivered_headers(journals: Sequence[str] = ()) -> str:
-    """The headers of a delivered record, an expression of type array<struct<key, value>>.
+    """The headers of a delivered record, an expression of type array<struct<key, value>>. Those of
+    a schedule with an expiry end with `sendlater-expiry`: see spark/arrow_rows.py.
 
     From columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
     the user's headers, in dialect `headers` etf1's three, then `sendlater-id`, `sendlater-due` and,
@@ -146,13 +147,17 @@ def split_rejected(headers: Headers) -> tuple[Headers, Headers]:
 
 
 def _added(schedule: Schedule) -> Headers:
-    """The headers added to every delivered record."""
+    """The headers added to a delivered record."""
+    expiry: Headers = []
+    if schedule.expires_ms is not None:
+        expiry.append((names.EXPIRY, b"%d" % schedule.expires_ms))
     ours: Headers = [(names.ID, schedule.id), (names.DUE, b"%d" % schedule.due_ms)]
     if schedule.dialect != "headers":
-        return ours
+        return expiry + ours
     origin = schedule.origin
     seconds = (origin.timestamp_ms if origin else 0) // 1_000
     return [
+        *expiry,
         (names.SCHEDULER_TIMESTAMP, b"%d" % seconds),
         (names.SCHEDULER_KEY, schedule.id),
         (names.SCHEDULER_TOPIC, origin.topic.encode() if origin else b""),

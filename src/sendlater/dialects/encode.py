@@ -8,7 +8,7 @@ from sendlater.dialects import names
 from sendlater.dialects.when import rfc3339_ms
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import ID_BYTES_MAX
-from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
 
 
 def encode_headers(
@@ -19,6 +19,7 @@ def encode_headers(
     due_ms: int | None = None,
     delay_ms: int | None = None,
     at: str | None = None,
+    expiry: Expiry | None = None,
     change: str = "",
 ) -> Record:
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
@@ -47,6 +48,7 @@ def encode_headers(
             _check_ms("due_ms", due_ms)
             headers.append((names.DUE_MS, b"%d" % due_ms))
         headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
+    headers += _expiry(expiry)
     headers.append((names.TARGET_TOPIC, record.topic.encode()))
     if record.key is not None:
         headers.append((names.TARGET_KEY, record.key))
@@ -67,6 +69,7 @@ def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
         *(() if anew else ((names.AGAIN, version.encode()),)),
         (names.DUE_MS, b"%d" % schedule.due_ms),
         (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
+        *_expiry(schedule.expiry),
         (names.TARGET_TOPIC, record.topic.encode()),
     ]
     if record.key is not None:
@@ -132,6 +135,15 @@ def encode_envelope(
     if caller is not None:
         headers.append((names.CALLER_SERVICE, caller.encode()))
     return Record(topic=inbox, key=record.key, value=value.encode(), headers=headers)
+
+
+def _expiry(expiry: Expiry | None) -> Headers:
+    if expiry is None:
+        return []
+    if expiry.after_due:
+        return [(names.EXPIRES_AFTER, _seconds(expiry.ms).encode())]
+    _check_ms("expires", expiry.ms)
+    return [(names.EXPIRES, b"%d" % expiry.ms)]
 
 
 def _seconds(ms: int) -> str:

@@ -14,6 +14,12 @@ AT = "sendlater-at"
 """In: due time, RFC 3339 with a zone."""
 DELAY = "sendlater-delay"
 """In: due time counted from the record's timestamp: seconds, ISO 8601 or 2h30m."""
+EXPIRES = "sendlater-expires"
+"""In: the last instant at which it may be delivered: RFC 3339, or milliseconds since 1970."""
+EXPIRES_AFTER = "sendlater-expires-after"
+"""In: the same, counted from the due time: a duration as in `sendlater-delay`."""
+CE_EXPIRYTIME = "ce_expirytime"
+"""In, with setting `ce_expirytime`: the same, RFC 3339 (CloudEvents' extension `expirytime`)."""
 TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; if absent, the producer chooses."""
 CHANGE = "sendlater-change"
@@ -40,6 +46,9 @@ ID = "sendlater-id"
 DUE = "sendlater-due"
 """Out: the due time, milliseconds since 1970."""
 
+EXPIRY = "sendlater-expiry"
+"""Out, if it has an expiry: that instant, milliseconds since 1970."""
+
 REJECTED = "sendlater-rejected"
 """Out, on rejected records: a `Reason`."""
 REJECTED_DETAIL = "sendlater-rejected-detail"
@@ -65,9 +74,11 @@ EVENT_CUT = "event-cut"
 
 TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers with the due time. The first of these that is present decides."""
-STALE = (ID, DUE, ORIGIN, CHANGE, AGAIN)
+EXPIRIES = (EXPIRES, EXPIRES_AFTER)
+"""The headers with the expiry. The first of these that is present decides."""
+STALE = (ID, DUE, EXPIRY, ORIGIN, CHANGE, AGAIN)
 """Never passed on: left by an earlier delivery, which appends its own, or of no use later."""
-CONTROL = (*TIMES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
+CONTROL = (*TIMES, *EXPIRIES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
 """Headers for sendlater, not for the receiver."""
 PREFIXES = ("scheduler-", "sendlater-")
 """Names that belong to schedulers: removed when a delivered record is scheduled again."""

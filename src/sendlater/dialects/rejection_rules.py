@@ -37,6 +37,12 @@ def reason_of(settings: "Settings") -> str:
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
+        f"expiry_name IS NOT NULL AND ({_bad_expiry()})": Reason.BAD_EXPIRY,
+        **(
+            {"expiry_name IS NOT NULL": Reason.CANNOT_EXPIRE}
+            if settings.pending == "buckets"
+            else {}
+        ),
         **({_past(settings): Reason.PAST} if settings.past == "reject" else {}),
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
@@ -49,6 +55,14 @@ def reason_of(settings: "Settings") -> str:
         for rule, reason in rules.items()
     )
     return f"CASE {told} END"
+
+
+def _bad_expiry() -> str:
+    """Unreadable, or over before the schedule is due."""
+    return (
+        "(expires_ms IS NULL AND expires_after_ms IS NULL) "
+        f"OR expires_ms NOT BETWEEN due_ms AND {DUE_MS_MAX}"
+    )
 
 
 def _past(settings: "Settings") -> str:
@@ -85,6 +99,16 @@ def detail_of(settings: "Settings") -> str:
             "'nothing'",
         ),
         Reason.BAD_TIME: (f"CASE time_name {bad_time} END", time),
+        Reason.BAD_EXPIRY: (
+            f"if(expiry_name = {sql.text(names.EXPIRES_AFTER)}, "
+            f"{sql.text(f'{names.EXPIRES_AFTER}: {when.DURATION_EXPECTED}')}, "
+            f"concat(expiry_name, {sql.text(f': {when.EXPIRY_EXPECTED}')}))",
+            sql.excerpt("expiry_text"),
+        ),
+        Reason.CANNOT_EXPIRE: (
+            "'a schedule without an expiry, as one in buckets cannot expire'",
+            f"concat(expiry_name, ' ', {sql.excerpt('expiry_text')})",
+        ),
         Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
         Reason.TOO_FAR: (
             f"concat(time_name, ' within {settings.max_delay_days} days')",

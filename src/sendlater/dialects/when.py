@@ -45,6 +45,9 @@ UNITS = {
 
 DURATION_EXPECTED = "a duration of zero or more: seconds (90, 1.5), ISO 8601 (PT2H3.5S) or 2h30m"
 INSTANT_EXPECTED = "an RFC 3339 instant with a zone (2030-01-31T12:00:00.5Z)"
+EXPIRY_EXPECTED = (
+    "an RFC 3339 instant with a zone or milliseconds since 1970, not before the due time"
+)
 
 _EXACT = Context(prec=200, rounding=ROUND_CEILING)
 

@@ -3,18 +3,28 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import encode_headers
-from sendlater.errors import BadRequest, BadTime
+from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Record, Schedule
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
 DAY_MS = 86_400_000
+CANNOT_EXPIRE = "expected a schedule without an expiry, as one in buckets cannot expire"
 
 
 def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int) -> Record:
-    """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
+    """The record for the inbox. Raises BadRequest or BadTime if intake would reject it,
+    NotSupported for what this kind of installation cannot do."""
     check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
-    record = encode_headers(schedule.record, inbox=inbox, id=schedule.id, due_ms=schedule.due_ms)
+    if schedule.expiry and settings.pending == "buckets":
+        raise NotSupported(CANNOT_EXPIRE)
+    record = encode_headers(
+        schedule.record,
+        inbox=inbox,
+        id=schedule.id,
+        due_ms=schedule.due_ms,
+        expiry=schedule.expiry,
+    )
     size = len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:
         size += len(name) + len(content or b"")

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from sendlater.dialects import duration_ms, instant_ms, names
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
 
 DATETIME_MS_MAX = 253_402_300_799_999
 """Last instant of a Python datetime (year 9999): `Scheduled` shows due times as datetimes."""
@@ -32,6 +32,8 @@ class Message(TypedDict):
     headers: NotRequired[AnyHeaders]
     delay: NotRequired[Delay | None]
     at: NotRequired[Instant | None]
+    expires: NotRequired[Instant | None]
+    expires_after: NotRequired[Delay | None]
     id: NotRequired[str | None]
     partition: NotRequired[int | None]
 
@@ -45,6 +47,8 @@ def plan_send(
     headers: AnyHeaders = (),
     delay: Delay | None = None,
     at: Instant | None = None,
+    expires: Instant | None = None,
+    expires_after: Delay | None = None,
     id: str | None = None,
     partition: int | None = None,
 ) -> Schedule:
@@ -64,11 +68,39 @@ def plan_send(
         headers=names.foreign(to_headers(headers or ())),
         partition=partition,
     )
+    planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
     return Schedule(
         id=to_id(new_id() if id is None else id),
-        due_ms=due_ms(delay=delay, at=at, now_ms=now_ms),
+        due_ms=planned_ms,
         record=record,
+        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
     )
+
+
+def plan_expiry(
+    expires: Instant | None, expires_after: Delay | None, *, due_ms: int, now_ms: int
+) -> Expiry | None:
+    """The expiry of a schedule with this due time; None for neither argument.
+
+    Raises BadTime for both, for an instant before the due time, and for what is no time.
+    """
+    if expires is not None and expires_after is not None:
+        raise BadTime(f"expected one of expires and expires_after, got {expires=} {expires_after=}")
+    if expires_after is not None:
+        return Expiry(span_ms(expires_after, what="expires_after"), after_due=True)
+    if expires is None:
+        return None
+    return checked_expiry(Expiry(to_ms(expires, what="expires", now_ms=now_ms)), due_ms=due_ms)
+
+
+def checked_expiry(expiry: Expiry, *, due_ms: int) -> Expiry:
+    """The same. Raises BadTime if it lies before the due time."""
+    if expiry.at_ms(due_ms) < due_ms:
+        raise BadTime(
+            f"expires: expected an instant that is not before the due time, {to_datetime(due_ms)}, "
+            f"got {to_datetime(expiry.ms)}"
+        )
+    return expiry
 
 
 def due_ms(*, delay: Delay | None, at: Instant | None, now_ms: int) -> int:
@@ -81,23 +113,25 @@ def due_ms(*, delay: Delay | None, at: Instant | None, now_ms: int) -> int:
         raise BadTime(f"expected one of delay and at, got {delay=} and {at=}")
     if at is not None:
         return max(now_ms, to_ms(at, what="at", now_ms=now_ms))
-    if isinstance(delay, str):
-        return _representable(now_ms + _read(duration_ms, delay, what="delay"), delay)
-    try:
-        span = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)  # type: ignore[arg-type]
-        if span < timedelta(0):
-            raise BadTime(f"delay: expected zero or more, got {span}")
-        found = now_ms - (-span // _MS)
-    except (OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, BadTime):
-            raise
-        raise BadTime(f"delay: expected a timedelta or seconds, got {delay!r}") from error
-    return _representable(found, span)
-
-
-def _representable(found_ms: int, delay: object) -> int:
-    if found_ms > DATETIME_MS_MAX:
+    assert delay is not None
+    found = now_ms + span_ms(delay, what="delay")
+    if found > DATETIME_MS_MAX:
         raise BadTime(f"delay: expected a time before year 10000, got {delay}")
+    return found
+
+
+def span_ms(span: Delay, *, what: str) -> int:
+    """Milliseconds of a span, rounded up, at most DUE_MS_MAX. Raises BadTime for a negative one,
+    and for text that is none."""
+    if isinstance(span, str):
+        return min(_read(duration_ms, span, what=what), DUE_MS_MAX)
+    try:
+        found = span if isinstance(span, timedelta) else timedelta(seconds=span)
+        found_ms = -(-found // _MS)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise BadTime(f"{what}: expected a timedelta or seconds, got {span!r}") from error
+    if found < timedelta(0):
+        raise BadTime(f"{what}: expected zero or more, got {found}")
     return found_ms
 
 

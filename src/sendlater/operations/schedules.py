@@ -277,6 +277,7 @@ class Operations:
                         inbox=inbox,
                         id=after.id,
                         due_ms=after.due_ms,
+                        expiry=after.expiry,
                         change=move.change,
                     )
                     records.append((record, partition))

@@ -14,6 +14,7 @@ from sendlater.dialects import duration_ms, instant_ms, names
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+from sendlater.operations.arguments import plan_expiry
 from sendlater.server.problems import Problem
 from sendlater.store import Filter
 
@@ -65,6 +66,8 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     key: str | None = None
     key_base64: str | None = None
     headers: list[tuple[str | None, str | None] | Header] = []
+    expires: str | None = None
+    expires_after: int | float | str | None = None
     id: str | None = None
     partition: int | float | None = None
 
@@ -72,9 +75,11 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
         """The schedule to create; without an id it gets a new one. Raises BadRequest, BadTime."""
         if self.id == "":
             raise BadRequest("id: expected text that is not empty, or none for a new one")
+        due_ms = self.resolve(now_ms=now_ms)
         return Schedule(
             id=(new_id() if self.id is None else self.id).encode(),
-            due_ms=self.resolve(now_ms=now_ms),
+            due_ms=due_ms,
+            expiry=plan_expiry(self.expires, self.expires_after, due_ms=due_ms, now_ms=now_ms),
             record=Record(
                 topic=self.topic,
                 value=self._value(),
@@ -309,6 +314,9 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
         "partition": record.partition,
         "value_bytes": len(record.value or b""),
     }
+    if schedule.expiry and schedule.expires_ms is not None:
+        shown["expires_ms"] = schedule.expires_ms
+        shown["expires_after_ms"] = schedule.expiry.ms if schedule.expiry.after_due else None
     if schedule.version:
         shown["version"] = schedule.version
     if origin:

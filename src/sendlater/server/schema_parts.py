@@ -47,6 +47,16 @@ WHEN: Json = {
     "due_ms": {**MS, "type": ["integer", "null"], "description": "Milliseconds since 1970."},
     "delay": SPAN_OR_NULL,
 }
+EXPIRY: Json = {
+    "expires": or_null(
+        "string", description="Not delivered after this instant; in the forms of due_at."
+    ),
+    "expires_after": {**SPAN_OR_NULL, "description": "The same, counted from the due time."},
+}
+EXPIRY_SHOWN: Json = {
+    "expires_ms": {**MS, "description": "Only if there is an expiry."},
+    "expires_after_ms": or_null("integer", description="If it counts from the due time."),
+}
 NOT_GIVEN: Json = {"type": "null"}
 
 

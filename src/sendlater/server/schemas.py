@@ -5,6 +5,8 @@ from sendlater.model import State
 from sendlater.server.schema_parts import (
     BASE64,
     COUNT,
+    EXPIRY,
+    EXPIRY_SHOWN,
     HEADER,
     MS,
     RECORD,
@@ -61,6 +63,7 @@ SCHEMAS: dict[str, Json] = {
             description="A new schedule with the same id replaces it. Default: a new id.",
         ),
         partition=or_null("integer", minimum=0, maximum=2**31 - 1),
+        **EXPIRY,
         **WHEN,
     )
     | one_of(*WHEN),
@@ -76,6 +79,7 @@ SCHEMAS: dict[str, Json] = {
         state={"enum": [state.value for state in State]},
         partition=or_null("integer"),
         value_bytes=COUNT,
+        **EXPIRY_SHOWN,
         version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(

@@ -112,12 +112,13 @@ class StoreMetrics(Collector):
         )
         yield CounterMetricFamily(
             "sendlater_dead",
-            "Events that handlers have given up on.",
+            "Records for the dead-letter topic.",
             tally[f"delivered:{self._dead_topic}"],
         )
         for name, label, told in (
             ("delivered", "topic", "Records handed to the producer."),
             ("rejected", "reason", "Records that could not be scheduled."),
+            ("expired", "topic", "Schedules that had expired when they were to be delivered."),
         ):
             family = CounterMetricFamily(f"sendlater_{name}", told, labels=[label])
             for key, count in sorted(tally.items()):

@@ -5,8 +5,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from sendlater.store.codec import DIALECTS, FIELDS, as_bytes, unpack_many
+from sendlater.dialects.names import EXPIRY
+from sendlater.store.codec import (
+    EXPIRES,
+    FIELDS,
+    as_bytes,
+    dialect_of,
+    expiry_of,
+    unpack_many,
+)
 
+KIND = 6
+"""Place of the kinds in what `unpack_columns` returns."""
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS = pa.list_(_HEADER)
 """Headers of a row in every Arrow batch of ours."""
@@ -54,25 +64,33 @@ def filler(count: int) -> pa.RecordBatch:
 
 def unpack_columns(packed: Sequence[bytes]) -> list[Sequence[Any]]:
     """Rows of the scripts as columns: due_ms, then the ten fields of the record. Topics are bytes;
-    names of headers are text or bytes."""
+    names of headers are text or bytes. Headers of a row that expires end with the header that tells
+    its receiver."""
     stream = unpack_many(packed)
     columns = list(zip(*stream[1::2], strict=True))
     assert len(columns) == FIELDS, len(columns)
-    topics, *others, origins, partitions, positions, stamps = columns
+    topics, partitions, keys, values, headers, kinds, origins, *place = columns
+    if max(kinds) >= EXPIRES:
+        headers = tuple(map(_with_expiry, stream[::2], headers, kinds))
     return [
         stream[::2],
         as_bytes(topics),
-        *others,
+        *(partitions, keys, values, headers, kinds),
         as_bytes(origins),
-        partitions,
-        positions,
-        stamps,
+        *place,
     ]
+
+
+def _with_expiry(due_ms: int, headers: Sequence[Any] | None, kind: int) -> Sequence[Any] | None:
+    expiry = expiry_of(kind)
+    if expiry is None:
+        return headers
+    return (*(headers or ()), EXPIRY.encode(), b"%d" % expiry.at_ms(due_ms))
 
 
 def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     """One Arrow batch in DUE_SCHEMA."""
-    due, topic, partition, key, value, headers, dialect, origin, from_partition, at, stamp = columns
+    due, topic, partition, key, value, headers, kind, origin, from_partition, at, stamp = columns
     return pa.RecordBatch.from_arrays(
         [
             pa.array(ids, pa.binary()),
@@ -82,7 +100,7 @@ def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Recor
             pa.array(key, pa.binary()),
             pa.array(value, pa.binary()),
             _headers(headers),
-            pa.array([DIALECTS[number] for number in dialect], pa.binary()).cast(pa.string()),
+            pa.array(map(dialect_of, kind), pa.binary()).cast(pa.string()),
             pa.array(origin, pa.binary()).cast(pa.string()),
             pa.array(from_partition, pa.int32()),
             pa.array(at, pa.int64()),

@@ -1,9 +1,10 @@
 """The format of a schedule in Redis: a msgpack uint64 due time, followed by a msgpack array.
 
-The array is [topic, partition, key, value, headers, dialect, origin topic, origin partition,
-position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]. Topics and names
-of headers are text if intake wrote them, bytes if a client did. Such pairs of values make a stream,
-so that one call unpacks any number of schedules.
+The array is [topic, partition, key, value, headers, kind, origin topic, origin partition,
+position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]; the kind is the
+dialect's number, in higher bits with the expiry if there is one. Topics and names of headers are
+text if intake wrote them, bytes if a client did. Such pairs of values make a stream, so that one
+call unpacks any number of schedules.
 """
 
 import hashlib
@@ -13,11 +14,14 @@ from typing import Any
 
 import msgspec
 
-from sendlater.model import Headers, Origin, Record, Schedule, State
+from sendlater.model import Expiry, Headers, Origin, Record, Schedule, State
 
 DIALECTS = (b"", b"headers", b"envelope", b"rejected")
 """Stored as their index. Append only: existing stores contain the old numbers."""
 DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
+EXPIRES, AFTER_DUE, MS_SHIFT = 1 << 4, 1 << 5, 6
+"""Bits of a kind: there is an expiry; it counts from the due time; where its milliseconds begin. A
+kind below EXPIRES is a dialect's number, so that schedules without an expiry cost nothing more."""
 FIELDS = 10
 
 VERSION_CHARS = 16
@@ -25,6 +29,24 @@ VERSION_CHARS = 16
 
 pack_fields: Callable[[Sequence[Any]], bytes] = msgspec.msgpack.Encoder().encode
 """One record's ten fields to bytes."""
+
+
+def kind_of(dialect: str, expiry: Expiry | None) -> int:
+    """Dialect and expiry as one number."""
+    number = DIALECT_NUMBER[dialect]
+    if expiry is None:
+        return number
+    return number | EXPIRES | (AFTER_DUE if expiry.after_due else 0) | expiry.ms << MS_SHIFT
+
+
+def expiry_of(kind: int) -> Expiry | None:
+    """The expiry in a kind, if there is one."""
+    return Expiry(kind >> MS_SHIFT, bool(kind & AFTER_DUE)) if kind & EXPIRES else None
+
+
+def dialect_of(kind: int) -> bytes:
+    """The dialect in a kind."""
+    return DIALECTS[kind & EXPIRES - 1]
 
 
 def as_text(name: str | bytes) -> str:
@@ -55,7 +77,7 @@ def pack(schedule: Schedule) -> bytes:
             record.key,
             record.value,
             flat or None,
-            DIALECT_NUMBER[schedule.dialect],
+            kind_of(schedule.dialect, schedule.expiry),
             origin.topic.encode() if origin else b"",
             origin.partition if origin else 0,
             origin.position if origin else 0,
@@ -66,10 +88,15 @@ def pack(schedule: Schedule) -> bytes:
 
 def pack_columns(row: Sequence[Any]) -> bytes:
     """The same for a decoded row: topic, partition, key, value, headers as structs (or null),
-    dialect, and the four columns of its origin."""
-    topic, partition, key, value, headers, dialect, *origin = row
+    dialect, expires_ms, expires_after_ms, and the four columns of its origin."""
+    topic, partition, key, value, headers, dialect, at_ms, after_ms, *origin = row
     flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
-    return pack_fields((topic, partition, key, value, flat, DIALECT_NUMBER[dialect], *origin))
+    expiry = None
+    if at_ms is not None:
+        expiry = Expiry(at_ms)
+    elif after_ms is not None:
+        expiry = Expiry(after_ms, after_due=True)
+    return pack_fields((topic, partition, key, value, flat, kind_of(dialect, expiry), *origin))
 
 
 def written_topics(topic: str) -> tuple[bytes, bytes]:
@@ -81,7 +108,7 @@ def written_topics(topic: str) -> tuple[bytes, bytes]:
 def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
     """The schedule of one row as the scripts return it."""
     due_ms, fields = unpack_many([packed])
-    topic, partition, key, value, flat, dialect, from_topic, from_partition, position, at = fields
+    topic, partition, key, value, flat, kind, from_topic, from_partition, position, at = fields
     headers: Headers = [
         (as_text(name), value)
         for name, value in zip((flat or ())[::2], (flat or ())[1::2], strict=True)
@@ -92,7 +119,8 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         record=Record(
             topic=as_text(topic), key=key, value=value, headers=headers, partition=partition
         ),
-        dialect=DIALECTS[dialect].decode(),
+        dialect=dialect_of(kind).decode(),
+        expiry=expiry_of(kind),
         origin=Origin(
             topic=as_text(from_topic),
             partition=from_partition,

@@ -284,6 +284,24 @@ class Shard:
             rest=ids,
         )
 
+    def expire(
+        self, batch: Batch, rows: Iterable[tuple[bytes, Schedule | None]], *, owner: int
+    ) -> int:
+        """Replace rows of a batch that have expired by another schedule each, or drop them; returns
+        how many. Raises Fenced, StoreUnavailable."""
+        flat: list[Any] = []
+        for schedule_id, instead in rows:
+            told = (instead.id, instead.due_ms, pack(instead)) if instead else ("", 0, "")
+            flat += (schedule_id, *told)
+        count: int = script("expire")(
+            self.client,
+            **self._keys("due", "record", "state", "wake"),
+            batch=self._batch_key(batch.name),
+            owner=owner,
+            rest=flat,
+        )
+        return count
+
     def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
         """The next cursor (0 after the last row), and some of the rows set aside, packed."""
         with answering():

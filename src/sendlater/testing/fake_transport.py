@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sendlater.clock import Clock
 from sendlater.config import Settings
-from sendlater.dialects import names
+from sendlater.dialects.deliver import leaving
+from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
@@ -123,12 +124,12 @@ class FakeTransport:
             due = [one for one in self.pending.values() if one.due_ms <= now_ms]
             for schedule in sorted(due, key=_place):
                 del self.pending[schedule.id]
-                headers = [
-                    *schedule.record.headers,
-                    (names.ID, schedule.id),
-                    (names.DUE, b"%d" % schedule.due_ms),
-                ]
-                self.topics.append(replace(schedule.record, headers=headers), at_ms=now_ms)
+                expires_ms = schedule.expires_ms
+                if expires_ms is None or now_ms <= expires_ms:
+                    self.topics.append(leaving(schedule)[0], at_ms=now_ms)
+                elif self.settings.expired == "dead-letter":
+                    dead = expired_schedule(schedule, now_ms=now_ms, topic=self.settings.dead_topic)
+                    self.topics.append(leaving(dead)[0], at_ms=now_ms)
 
     def _put(self, schedule: Schedule) -> None:
         now_ms = self.now_ms()

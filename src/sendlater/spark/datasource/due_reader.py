@@ -23,7 +23,10 @@ from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest
 from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX
 from sendlater.spark.datasource.options import count, installation, store
-from sendlater.store import Batch, Pending
+from sendlater.spark.delivery.expired import has_expired, take_out
+from sendlater.store import Batch, Claim, Pending, Shard
+from sendlater.store.admin import tell
+from sendlater.store.codec import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,8 +106,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             begun = shard.attempt(batch, owner=owner, attempt=attempt)
             got = begun or shard.claimed(batch)
-            if got.ids:
-                yield _to_arrow(got.ids, got.packed)
+            yield from self._rows(shard, batch, got, owner)
             if begun is None:
                 return
             taken, size = len(got.ids), sum(map(len, got.packed))
@@ -120,10 +122,32 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
                 taken += len(got.ids)
                 size += sum(map(len, got.packed))
-                yield _to_arrow(got.ids, got.packed)
+                yield from self._rows(shard, batch, got, owner)
             shard.close(batch, owner=owner, attempt=attempt)
         finally:
             pending.client.close()
+
+    def _rows(
+        self, shard: Shard, batch: Batch, got: Claim, owner: int
+    ) -> "Iterator[pa.RecordBatch]":
+        """What was claimed, without what has expired: that comes later, for the dead-letter topic,
+        or is dropped."""
+        now_ms = self.clock.now_ms()
+        rows = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
+        expired = {one.id: one for one in rows if has_expired(one, now_ms=now_ms)}
+        if expired:
+            counts = take_out(
+                shard,
+                batch,
+                list(expired.values()),
+                owner=owner,
+                now_ms=now_ms,
+                dead_topic=self.settings.dead_topic if self.settings.expired != "drop" else "",
+                journals=self.settings.journals,
+            )
+            tell(shard, counts)
+        if left := [row for row in zip(got.ids, got.packed, strict=True) if row[0] not in expired]:
+            yield _to_arrow([id for id, _ in left], [packed for _, packed in left])
 
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch: drop it."""

@@ -32,7 +32,8 @@ from pyspark.sql.types import (
 from sendlater.clock import SystemClock
 from sendlater.dialects import duration_ms, instant_ms
 from sendlater.errors import BadRequest
-from sendlater.model import Record, Schedule
+from sendlater.model import Expiry, Record, Schedule
+from sendlater.operations.arguments import checked_expiry
 from sendlater.operations.local_transport import open_local
 from sendlater.spark.datasource.options import installation
 
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OPTIONS = ("topic", "delay", "due", "inbox")
-COLUMNS = ("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay")
+COLUMNS = (
+    *("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay"),
+    *("expires", "expires_after"),
+)
 TIMES = ("due_ms", "due", "delay")
 """The first of these columns that is not null in a row decides; then the options due, delay."""
 NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
@@ -96,9 +100,11 @@ class _Scheduling:
         if value is None:
             raise BadRequest("expected a value in each row, got null")
         name = row.get("id")
+        due_ms = self._due_ms(row, now_ms)
         return Schedule(
             id=_as_bytes(default_id if name is None else name) or b"",
-            due_ms=self._due_ms(row, now_ms),
+            due_ms=due_ms,
+            expiry=_expiry(row, due_ms, now_ms),
             record=Record(
                 topic=topic,
                 value=value,
@@ -116,19 +122,38 @@ class _Scheduling:
             if name == "due_ms":
                 return max(now_ms, int(given))
             if name == "due":
-                if isinstance(given, str):
-                    return max(now_ms, instant_ms(given, now_ms=now_ms))
-                return max(now_ms, -int(-given // 1_000))
-            if isinstance(given, timedelta):
-                if given < timedelta(0):
-                    raise BadRequest(f"delay: expected zero or more, got {given}")
-                return now_ms - (-given // timedelta(milliseconds=1))
-            return now_ms + duration_ms(str(given))
+                return max(now_ms, _instant_ms(given, now_ms))
+            return now_ms + _span_ms("delay", given)
         if self.due_ms is not None:
             return max(now_ms, self.due_ms)
         if self.delay_ms is not None:
             return now_ms + self.delay_ms
         raise BadRequest("expected due, due_ms or delay in each row or in an option, got null")
+
+
+def _expiry(row: dict[str, Any], due_ms: int, now_ms: int) -> Expiry | None:
+    """From column expires or expires_after; the first that is not null counts."""
+    if (at := row.get("expires")) is not None:
+        return checked_expiry(Expiry(_instant_ms(at, now_ms)), due_ms=due_ms)
+    if (span := row.get("expires_after")) is not None:
+        return Expiry(_span_ms("expires_after", span), after_due=True)
+    return None
+
+
+def _instant_ms(given: Any, now_ms: int) -> int:
+    """Milliseconds since 1970, rounded up, of text or of microseconds since 1970."""
+    if isinstance(given, str):
+        return instant_ms(given, now_ms=now_ms)
+    return max(0, -int(-given // 1_000))
+
+
+def _span_ms(column: str, given: Any) -> int:
+    """Milliseconds of an interval, of text, or of a number of seconds."""
+    if isinstance(given, timedelta):
+        if given < timedelta(0):
+            raise BadRequest(f"{column}: expected zero or more, got {given}")
+        return -(-given // timedelta(milliseconds=1))
+    return duration_ms(str(given))
 
 
 class ScheduleWriter(_Scheduling, DataSourceArrowWriter):
@@ -155,6 +180,7 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         raise BadRequest(f"expected a column or option due or delay, got columns {sorted(names)}")
     for name, kinds in {
         "due": (TimestampType, StringType),
+        "expires": (TimestampType, StringType),
         "due_ms": (LongType,),
         "topic": (StringType,),
         "partition": (IntegerType,),
@@ -163,14 +189,14 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         if found is not None and not isinstance(found, kinds):
             told = [kind.typeName() for kind in kinds]
             raise BadRequest(f"column {name}: expected {told}, got {found.simpleString()}")
-    if "delay" in names:
-        _check_delay(schema["delay"].dataType)
+    for name in names & {"delay", "expires_after"}:
+        _check_span(name, schema[name].dataType)
 
 
-def _check_delay(kind: DataType) -> None:
+def _check_span(name: str, kind: DataType) -> None:
     if not isinstance(kind, (*NUMBERS, StringType)) and "interval day" not in kind.simpleString():
         raise BadRequest(
-            "column delay: expected a number of seconds, text such as 15m, or a day-time "
+            f"column {name}: expected a number of seconds, text such as 15m, or a day-time "
             f"interval, got {kind.simpleString()}"
         )
 

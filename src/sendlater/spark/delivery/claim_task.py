@@ -17,6 +17,7 @@ from sendlater.model import Target
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
+from sendlater.store.codec import EXPIRES, unpack
 from sendlater.store.wakeup import Wake
 
 if TYPE_CHECKING:
@@ -117,19 +118,22 @@ class ShardTask:
             time.sleep(self.lane.standby_poll_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.arrow_rows import filler, to_arrow, unpack_columns
+        from sendlater.spark.arrow_rows import KIND, filler, to_arrow, unpack_columns
 
         columns = unpack_columns(got.packed)
         ids = got.ids
+        left_out = self._expired(got, columns[KIND])
         if self.lane.check_targets:
-            refused = self._refused(got, columns)
+            refused = self._refused(got, columns) - left_out
             if refused:
                 self.shard.set_aside(self.batch, [ids[i] for i in refused])
-                keep = [i for i in range(len(ids)) if i not in refused]
-                if not keep:
-                    return
-                ids = [ids[i] for i in keep]
-                columns = [tuple(column[i] for i in keep) for column in columns]
+                left_out |= refused
+        if left_out:
+            keep = [i for i in range(len(ids)) if i not in left_out]
+            if not keep:
+                return
+            ids = [ids[i] for i in keep]
+            columns = [tuple(column[i] for i in keep) for column in columns]
         if self.spans:
             rows = (row or () for row in columns[5])
             pairs = (zip(row[::2], row[1::2], strict=True) for row in rows)
@@ -142,6 +146,29 @@ class ShardTask:
         self.told.delivered(ids, columns[0], columns[1])
         if self.spans:
             self.spans.end()
+
+    def _expired(self, got: Claim, kinds: Sequence[int]) -> set[int]:
+        """Rows that have expired; something else waits in their place now."""
+        if max(kinds) < EXPIRES:
+            return set()
+        from sendlater.spark.delivery.expired import has_expired, take_out
+
+        now_ms = self.clock.now_ms()
+        expiring = {
+            i: unpack(got.ids[i], got.packed[i]) for i, kind in enumerate(kinds) if kind >= EXPIRES
+        }
+        expired = {i: one for i, one in expiring.items() if has_expired(one, now_ms=now_ms)}
+        if expired:
+            self.told.counts += take_out(
+                self.shard,
+                self.batch,
+                list(expired.values()),
+                owner=self.lane.owner,
+                now_ms=now_ms,
+                dead_topic=self.lane.dead_topic,
+                journals=self.lane.journals.split(","),
+            )
+        return set(expired)
 
     def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:
         """Rows of which it is not known that their target takes them; an old list is read again.
@@ -181,7 +208,6 @@ class ShardTask:
 
     def _is_refused(self, schedule_id: bytes, packed: bytes) -> bool:
         from sendlater.spark.delivery.refusal import refusal
-        from sendlater.store.codec import unpack
 
         schedule = unpack(schedule_id, packed)
         return refusal(schedule, lambda topic: self.targets.get(topic.encode())) is not None

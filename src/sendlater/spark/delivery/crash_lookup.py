@@ -13,20 +13,23 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages, fingerprint, names
 from sendlater.dialects.decode import COPY_OF
 from sendlater.dialects.deliver import VERSION
+from sendlater.dialects.rejected import expired_schedule
 from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import BrokerUnavailable, Fenced, StoreUnavailable, StoreWentBack
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
+from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.journal.rewrite import write_again
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.topic_reads import deliveries, readable_topics, records_since
 from sendlater.store import Pending
-from sendlater.store.codec import unpack
+from sendlater.store.codec import pack, unpack
 from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
@@ -210,7 +213,7 @@ class CrashLookup:
         if not left:
             return
         try:
-            self._send([rows[n] for n in left], owed=False)
+            self._send(self._standing([rows[n] for n in left]), owed=False)
         except Exception as error:
             # Its target takes nothing any more: intake and lanes can handle that.
             told = "schedules with a tombstone cannot be delivered; they are written again as new"
@@ -220,7 +223,22 @@ class CrashLookup:
             again = [rows[n].schedule for n in left if n not in rejected]
             write_again(self._settings, again, anew=True)
 
+    def _standing(self, rows: Sequence[_Row]) -> list[_Row]:
+        """These rows; what is delivered instead of those that have expired."""
+        now_ms, found = SystemClock().now_ms(), []
+        for row in rows:
+            if not has_expired(row.schedule, now_ms=now_ms):
+                found.append(row)
+            elif self._settings.expired == "dead-letter":
+                topic = self._settings.dead_topic
+                dead = expired_schedule(row.schedule, now_ms=now_ms, topic=topic)
+                packed = b"\xcf" + dead.due_ms.to_bytes(8, "big") + pack(dead)
+                found.append(_Row(row.batch, packed, dead))
+        return found
+
     def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
+        if not rows:
+            return
         frame = self._frame(rows)
         for stage in delivered_stages(self._settings, owed=owed):
             frame = frame.selectExpr(*stage)

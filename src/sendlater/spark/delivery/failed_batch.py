@@ -15,11 +15,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sendlater.brokers.client_options import client_options
+from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.dialects.deliver import leaving
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RESCUE_COUNT_MAX
 from sendlater.model import Reason, Record, Schedule
+from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.delivery.refusal import rejected
 from sendlater.spark.delivery.targets import Targets
 from sendlater.store import Pending
@@ -58,22 +60,32 @@ class RecordByRecord:
     """Delivers what is left of a failed lane's batches, before the lane is started again."""
 
     def __init__(
-        self, settings: Settings, pending: Pending, targets: Targets, *, owner: int
+        self,
+        settings: Settings,
+        pending: Pending,
+        targets: Targets,
+        *,
+        owner: int,
+        clock: Clock | None = None,
     ) -> None:
         self._settings, self._pending, self._owner = settings, pending, owner
         self._targets = targets
+        self._clock = clock or SystemClock()
 
     def deliver(self, lane: int) -> int:
         """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; returns how many arrived.
 
-        Rows that had arrived must be settled before. The lane delivers what is left. Raises
+        Rows that had arrived must be settled before. The lane delivers what is left, and finds out
+        what has expired. Raises
         BrokerUnavailable when the lane must not start yet.
         """
         batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
+        now_ms = self._clock.now_ms()
         schedules = {
-            id: unpack(id, packed)
+            id: schedule
             for batch in batches
             for id, packed in zip(batch.ids, batch.packed, strict=True)
+            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms)
         }
         some = dict(list(schedules.items())[:RESCUE_COUNT_MAX])
         records = {id: self._leaving(schedule) for id, schedule in some.items()}

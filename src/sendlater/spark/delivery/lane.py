@@ -38,6 +38,10 @@ class Lane:
     claim_count: int
     check_targets: bool
     filler_rows: int = 0
+    dead_topic: str = ""
+    """Topic for what has expired; empty: it is dropped."""
+    journals: str = ""
+    """Separated by commas."""
 
     @classmethod
     def of(cls, settings: "Settings", *, redis_url: str, owner: int, lane: int, run: int) -> "Lane":
@@ -50,6 +54,8 @@ class Lane:
             lane=lane,
             run=run,
             check_targets=settings.on_kafka,
+            dead_topic=settings.dead_topic if settings.expired == "dead-letter" else "",
+            journals=",".join(settings.journals),
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
 
@@ -65,6 +71,8 @@ class Lane:
             claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
             check_targets=options.get("check_targets", "false") == "true",
             filler_rows=int(options.get("filler_rows", 0)),
+            dead_topic=options.get("dead_topic", ""),
+            journals=options.get("journals", ""),
             **{name: int(options[name]) for name in numbers},
         )
 

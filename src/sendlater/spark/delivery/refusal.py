@@ -10,12 +10,8 @@ from dataclasses import replace
 
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving, split_rejected
-from sendlater.limits import (
-    ID_BYTES_MAX,
-    REJECTED_DETAIL_CHARS_MAX,
-    REJECTED_VALUE_BYTES_MAX,
-    TOPIC_CHARS_MAX,
-)
+from sendlater.dialects.rejected import rejected_schedule
+from sendlater.limits import REJECTED_VALUE_BYTES_MAX
 from sendlater.model import Headers, Reason, Record, Schedule, Target
 
 BATCH_BYTES = 61
@@ -79,32 +75,10 @@ def rejected(
     """
     whole = schedule
     if schedule.dialect != "rejected":
-        whole = rejected_schedule(schedule, *refused, rejected_topic=rejected_topic)
+        whole = rejected_schedule(schedule, *refused, topic=rejected_topic)
     record = replace(whole.record, topic=rejected_topic, partition=None)
     forms = _forms(replace(whole, record=record))
     return next((form for form in forms if refusal(form, known) is None), None)
-
-
-def rejected_schedule(
-    schedule: Schedule, reason: Reason, detail: str, *, rejected_topic: str
-) -> Schedule:
-    """The same record for the rejected topic; its id is the place it was read from.
-
-    If it was never on an inbox, the id consists of its version and its own id.
-    """
-    origin, record = schedule.origin, schedule.record
-    told: Headers = [(names.REJECTED, reason.value.encode()), (names.REJECTED_DETAIL, _cut(detail))]
-    if origin:
-        place = f"{origin.topic}/{origin.partition}/{origin.position}"
-        rejected_id = place.replace("/", "-").encode()
-        told.append((names.ORIGIN, place.encode()))
-        told.append((names.ORIGIN_TIMESTAMP_MS, b"%d" % origin.timestamp_ms))
-    else:
-        rejected_id = b"rejected-%s-%s" % (schedule.version.encode(), schedule.id[:ID_BYTES_MAX])
-    told.append((names.REJECTED_TARGET, record.topic[:TOPIC_CHARS_MAX].encode()))
-    told.append((names.REJECTED_ID, schedule.id[:ID_BYTES_MAX]))
-    record = replace(record, topic=rejected_topic, partition=None, headers=record.headers + told)
-    return replace(schedule, id=rejected_id, record=record, dialect="rejected")
 
 
 def _forms(whole: Schedule) -> Iterator[Schedule]:
@@ -148,10 +122,6 @@ def _told(headers: Headers, more: str) -> Headers:
         else (name, content)
         for name, content in told
     ]
-
-
-def _cut(detail: str) -> bytes:
-    return detail[:REJECTED_DETAIL_CHARS_MAX].encode(errors="replace")
 
 
 def _bytes(content: bytes | None) -> int:

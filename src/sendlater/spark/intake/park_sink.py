@@ -100,7 +100,7 @@ class ParkTask:
         """Gather one Arrow batch; write calls that are full, and everything at a marker."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards, changes = columns
-        if WARM_UP not in fields[7]:
+        if WARM_UP not in fields[9]:
             self._want(fields[0])
         if self.spans:
             pairs = ([(h["key"], h["value"]) for h in row or ()] for row in fields[4])
@@ -155,7 +155,7 @@ class ParkTask:
         now_ms: int,
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
-        _, _, _, value, headers, dialect, _, from_partition, at, _ = row
+        _, _, _, value, headers, dialect, *_, from_partition, at, _ = row
         # A cancellation of only one version has that version as its value.
         packed = (value or "") if due_ms is None else pack_columns(row)
         if from_partition == WARM_UP:

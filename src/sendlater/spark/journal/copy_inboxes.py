@@ -194,6 +194,9 @@ class Copier:
             pair(names.TARGET_TOPIC, "topic"),
         )
         partition = pair(names.TARGET_PARTITION, decimal_text("partition"))
+        expires = pair(names.EXPIRES, decimal_text("expires_ms"))
+        seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
+        expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
         none = f"slice(array({control[0]}), 1, 0)"
         journal = F.create_map(*(F.lit(part) for pairs in self._journals.items() for part in pairs))
         return records.selectExpr(
@@ -201,7 +204,9 @@ class Copier:
             f"""concat(coalesce(headers, {none}), array({pair(names.COPIED, place)}),
             if(due_ms IS NULL, {none}, array({", ".join(control)})),
             if(key IS NULL, {none}, array({pair(names.TARGET_KEY, "key")})),
-            if(partition IS NULL, {none}, array({partition}))
+            if(partition IS NULL, {none}, array({partition})),
+            if(expires_ms IS NULL, {none}, array({expires})),
+            if(expires_after_ms IS NULL, {none}, array({expires_after}))
             ) AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),

@@ -65,7 +65,7 @@ class FillTask:
         for schedule_id, due_ms, shard, row in zip(
             ids, due, shards, zip(*fields, strict=True), strict=True
         ):
-            dialect, *origin = row[5:]
+            dialect, origin = row[5], row[-4:]
             if self.seen is not None and origin[2] >= self._seen(shard, origin):
                 continue
             if dialect == "rejected":

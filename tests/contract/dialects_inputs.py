@@ -42,6 +42,11 @@ def hostile_schedules():
             schedule(SOON, TARGET, (name, value)) for value in (None, b"\xff\xfe", b"5\x00")
         )
         yield schedule(SOON, TARGET, (name, b"1780000001000"), (name, b"x"))
+    yield from (schedule(SOON, TARGET, (names.SPREAD, text.encode())) for text in HOSTILE)
+    yield from (schedule(SOON, TARGET, (names.SPREAD, value)) for value in (None, b"\xff\xfe"))
+    yield from (schedule(SOON, TARGET, (names.SPREAD, b"1h"), key=b"%d" % n) for n in range(50))
+    yield schedule(SOON, TARGET, (names.SPREAD, b"1h"), (names.EXPIRES, b"1780000001000"))
+    yield schedule((names.AT, b"x"), TARGET, (names.SPREAD, b"1h"))
     for at in (b"1780000000999", b"1780000001000", b"9007199254740991", b"9007199254740992"):
         yield schedule(SOON, TARGET, (names.EXPIRES, at), (names.EXPIRES_AFTER, b"x"))
     for key in (None, b"", b" \t\r\n\v\f", b"\xff\xfe", b"x" * 512, b"x" * 513, "é ".encode()):
@@ -117,7 +122,7 @@ TIMES = st.one_of(
     st.none(),
 )
 HEADER = st.one_of(
-    st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES)), TIMES),
+    st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES, names.SPREAD)), TIMES),
     st.tuples(st.sampled_from([*names.CONTROL, "a", "b", "Ä"]), st.none() | SMALL),
     st.just(TARGET),
 )

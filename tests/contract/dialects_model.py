@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil
 
 from sendlater.config import Inbox, Settings
-from sendlater.dialects import names
+from sendlater.dialects import names, share_of
 from sendlater.model import DUE_MS_MAX, Reason
 
 READ_MS = 1_780_000_000_123
@@ -197,6 +197,11 @@ def model(record, place):
             reason = Reason.NO_TIME if countdown is None else Reason.BAD_TIME
     if reason:
         return reason
+    if record.topic == "schedules" and any(name == names.SPREAD for name, _ in headers):
+        spread_ms = model_duration(as_text(first(headers, names.SPREAD)) or "")
+        if spread_ms is None:
+            return Reason.BAD_TIME
+        due_ms += share_of(min(spread_ms, DUE_MS_MAX), id)
     if due_ms > READ_MS + SETTINGS.max_delay_days * 86_400_000:
         return Reason.TOO_FAR
     if record.topic == "schedules":

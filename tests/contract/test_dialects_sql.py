@@ -44,6 +44,7 @@ from sendlater.dialects import (
     stages,
 )
 from sendlater.model import Origin, Record, Schedule
+from sendlater.operations.arguments import plan_send, to_id
 
 PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA = StructType(
@@ -311,3 +312,22 @@ def test_a_long_payload_does_not_overflow_the_parsers_stack(spark):
     assert whole["value"] == long.encode()
     assert broken["dialect"] == "rejected"
     assert broken["value"] == cut
+
+
+def test_the_same_id_is_moved_by_the_same_amount_through_every_door(spark):
+    """The header in SQL, and the argument in Python; the amounts are even."""
+    instant = datetime(2026, 6, 1, tzinfo=UTC)
+    instant_ms = 1_780_272_000_000
+    ids = [f"customer-{n}" for n in range(400)] + ["é", "\udcff"]
+    at = (names.AT, b"2026-06-01T00:00:00Z")
+    headers = [at, (names.SPREAD, b"10m"), TARGET]
+    rows = decode(spark, [schedule(*headers, key=to_id(id)) for id in ids])
+    moved = [row["due_ms"] - instant_ms for row in rows]
+    planned = [
+        plan_send("t", "v", now_ms=READ_MS, at=instant, spread=timedelta(minutes=10), id=id)
+        for id in ids
+    ]
+    assert moved == [one.due_ms - instant_ms for one in planned]
+    assert 0 <= min(moved) < 60_000 < 540_000 < max(moved) < 600_000
+    assert 250_000 < sum(moved) / len(moved) < 350_000
+    assert rows[0]["headers"] is None

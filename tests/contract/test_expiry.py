@@ -264,3 +264,19 @@ def test_the_fake_does_not_deliver_what_has_expired():
         (dead,) = fake.delivered("dead-letters")
         assert dead.header(names.REJECTED) == b"expired"
         assert dead.header(names.REJECTED_ID) == b"late"
+
+
+def test_every_client_spreads_by_the_same_amount(installation):
+    where, arguments, topic = installation
+    with Scheduler(*where, **arguments) as scheduler:
+        at = "2035-01-31T17:00:00Z"
+        sent = scheduler.send_later(topic, "a", at=at, spread="1h", id="customer-17")
+        assert sent.due_at.isoformat() == "2035-01-31T17:09:50.096000+00:00"
+        assert scheduler.get("customer-17").due_at == sent.due_at
+        scheduler.cancel("customer-17")
+
+
+@pytest.mark.parametrize("spread", [-1, "soon", float("nan"), "1e9", 10**400])
+def test_a_spread_that_cannot_be_meant_is_refused_at_once(spread):
+    with Fake().scheduler() as scheduler, pytest.raises(BadTime, match="spread"):
+        scheduler.send_later("t", "a", delay="1h", spread=spread)

@@ -47,6 +47,7 @@ def send(
     header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
     delay: str | None = None,
     at: str | None = None,
+    spread: str | None = None,
     expires: str | None = None,
     expires_after: str | None = None,
     id: str | None = None,
@@ -64,16 +65,17 @@ def send(
         header: `name=value`; may be repeated.
         delay: 90, 1.5, 15m, 2h30m or PT15M.
         at: An instant with a time zone, 2026-12-01T09:00:00+01:00, or epoch seconds.
+        spread: Moves the due time by a part of this, which the id decides; in the forms of --delay.
         expires: Not delivered after this instant; in the forms of --at, or +15m from now.
         expires_after: The same, counted from the due time; in the forms of --delay.
         id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
         jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
-            headers, expires or expires_after, id, partition. `-` reads standard input.
+            headers, spread, expires or expires_after, id, partition. `-` reads standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
-    given = (topic, value, key, header, delay, at, expires, expires_after, id, partition)
+    given = (topic, value, key, header, delay, at, spread, expires, expires_after, id, partition)
     if jsonl is not None:
         if any(one is not None for one in given):
             raise BadRequest("send: expected --jsonl alone, got a message besides")
@@ -87,6 +89,7 @@ def send(
         headers=header or [],
         delay=delay,
         at=at,
+        spread=spread,
         expires=expires,
         expires_after=expires_after,
         id=id,

@@ -11,7 +11,7 @@ from ulid import ULID
 
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
-from sendlater.dialects import duration_ms, encode_headers, instant_ms
+from sendlater.dialects import duration_ms, encode_headers, instant_ms, share_of
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
 from sendlater.operations.acceptance import CANNOT_EXPIRE
@@ -34,6 +34,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str | None] | list[str | tuple[str, str | None]] = []
     delay: str | int | float | None = None
     at: str | int | float | None = None
+    spread: str | int | float | None = None
     expires: str | int | float | None = None
     expires_after: str | int | float | None = None
     id: str | None = None
@@ -51,6 +52,7 @@ class SendRequest:
     """`name=value` texts or (name, value or None) pairs in a list, or a mapping."""
     delay: str | float | None = None
     at: str | float | None = None
+    spread: str | float | None = None
     expires: str | float | None = None
     expires_after: str | float | None = None
     id: str | None = None
@@ -88,14 +90,17 @@ class SendRequest:
     def _planned(self, settings: Settings, *, inbox: str) -> tuple[Schedule, Record]:
         """The schedule, and the record for the inbox."""
         now_ms = time.time_ns() // 1_000_000
+        schedule_id = _utf8("id", str(ULID()) if self.id is None else self.id)
         due_ms = self._due_ms(now_ms, settings)
+        if self.spread is not None:
+            due_ms += share_of(duration_ms(str(self.spread)), schedule_id)
         if len(self.value) > settings.max_payload_bytes:
             raise BadRequest(
                 f"value: expected at most {settings.max_payload_bytes} bytes "
                 f"(setting max_payload_bytes), got {len(self.value)}"
             )
         schedule = Schedule(
-            id=_utf8("id", str(ULID()) if self.id is None else self.id),
+            id=schedule_id,
             due_ms=due_ms,
             record=self.record(),
             expiry=plan_expiry(

@@ -81,6 +81,7 @@ class Scheduler:
         headers: AnyHeaders = (),
         delay: Delay | None = None,
         at: Instant | None = None,
+        spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
         id: str | None = None,
@@ -89,8 +90,8 @@ class Scheduler:
         on_sent: OnSent | None = None,
     ) -> Scheduled:
         """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
-        (an aware datetime, or RFC 3339). It is not delivered after `expires` or, counted from the
-        due time, `expires_after`.
+        (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides. It is not
+        delivered after `expires` or, counted from the due time, `expires_after`.
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -104,6 +105,7 @@ class Scheduler:
             headers=headers,
             delay=delay,
             at=at,
+            spread=spread,
             expires=expires,
             expires_after=expires_after,
             id=id,

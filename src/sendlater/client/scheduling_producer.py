@@ -43,6 +43,7 @@ class SchedulingProducer(Producer):
         *,
         delay: Delay | None = None,
         at: Instant | None = None,
+        spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
         id: str | None = None,
@@ -56,8 +57,8 @@ class SchedulingProducer(Producer):
         told: dict[str, Any] = {"on_delivery": on_delivery or callback}
         told = told if told["on_delivery"] else {}
         if delay is None and at is None:
-            scheduled = {"id": id, "expires": expires, "expires_after": expires_after}
-            for name, given in scheduled.items():
+            more = {"id": id, "spread": spread, "expires": expires, "expires_after": expires_after}
+            for name, given in more.items():
                 if given is not None:
                     raise BadRequest(f"{name}: expected delay or at with it, got only {given!r}")
             if headers:
@@ -74,6 +75,7 @@ class SchedulingProducer(Producer):
             headers=headers or (),
             delay=delay,
             at=at,
+            spread=spread,
             expires=expires,
             expires_after=expires_after,
             id=id,

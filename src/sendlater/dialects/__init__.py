@@ -13,7 +13,7 @@ from sendlater.dialects.encode import (
     encode_headers,
     encode_tombstone,
 )
-from sendlater.dialects.when import duration_ms, instant_ms
+from sendlater.dialects.when import duration_ms, instant_ms, share_of
 
 __all__ = [
     "SPARK_SETTINGS",
@@ -27,5 +27,6 @@ __all__ = [
     "encode_tombstone",
     "fingerprint",
     "instant_ms",
+    "share_of",
     "stages",
 ]

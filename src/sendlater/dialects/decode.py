@@ -116,12 +116,15 @@ def _timed(settings: "Settings") -> list[str]:
     return [
         "*",
         f"CASE WHEN dialect <> 'headers' THEN NULL {expiries} END AS expiry_name",
+        f"CASE WHEN dialect = 'headers' AND array_contains(names, {sql.text(names.SPREAD)}) "
+        f"THEN coalesce(CAST({sql.header(sql.text(names.SPREAD))} AS STRING), '') "
+        "END AS spread_text",
         f"CASE WHEN time_name = 'countdown' THEN envelope.countdown ELSE {value} END AS time_text",
     ]
 
 
 def _due() -> list[str]:
-    """`due_ms` as written; null if it is unreadable, out of range if it is too large."""
+    """`written_ms`: due as written; null if it is unreadable, out of range if it is too large."""
     due_ms = sql.whole("time_text", DUE_MS_MAX + 1)
     epoch = f"{sql.whole('time_text', EPOCH_SECONDS_MAX)} * 1000"
     return [
@@ -131,7 +134,8 @@ def _due() -> list[str]:
         WHEN {sql.text(names.AT)} THEN {sql.instant_ms("time_text")}
         WHEN {sql.text(names.DELAY)} THEN timestamp_ms + {sql.duration_ms("time_text")}
         WHEN {sql.text(names.EPOCH)} THEN ({epoch})
-        WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END AS due_ms""",
+        WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END AS written_ms""",
+        f"CASE WHEN spread_text IS NOT NULL THEN {sql.duration_ms('spread_text')} END AS spread_ms",
         f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
         "THEN target_partition END AS INT) AS partition_number",
         f"CAST({sql.header('expiry_name')} AS STRING) AS expiry_text",
@@ -139,10 +143,12 @@ def _due() -> list[str]:
 
 
 def _expiry() -> list[str]:
-    """`expires_ms` or `expires_after_ms` as written; both null if it is unreadable."""
+    """`due_ms`, and `expires_ms` or `expires_after_ms` as written; null if it is unreadable."""
     at_ms = f"coalesce({sql.whole('expiry_text', DUE_MS_MAX + 1)}, {sql.instant_ms('expiry_text')})"
     return [
         "*",
+        "CASE WHEN spread_text IS NULL THEN written_ms "
+        f"ELSE written_ms + {sql.share_of('spread_ms', 'id')} END AS due_ms",
         f"""CASE expiry_name WHEN {sql.text(names.EXPIRES)} THEN {at_ms}
         WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {sql.instant_ms("expiry_text")}
         END AS expires_ms""",

@@ -20,6 +20,8 @@ EXPIRES_AFTER = "sendlater-expires-after"
 """In: the same, counted from the due time: a duration as in `sendlater-delay`."""
 CE_EXPIRYTIME = "ce_expirytime"
 """In, with setting `ce_expirytime`: the same, RFC 3339 (CloudEvents' extension `expirytime`)."""
+SPREAD = "sendlater-spread"
+"""In: moves the due time by a part of this duration, which the id decides."""
 TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; if absent, the producer chooses."""
 CHANGE = "sendlater-change"
@@ -78,7 +80,7 @@ EXPIRIES = (EXPIRES, EXPIRES_AFTER)
 """The headers with the expiry. The first of these that is present decides."""
 STALE = (ID, DUE, EXPIRY, ORIGIN, CHANGE, AGAIN)
 """Never passed on: left by an earlier delivery, which appends its own, or of no use later."""
-CONTROL = (*TIMES, *EXPIRIES, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
+CONTROL = (*TIMES, *EXPIRIES, SPREAD, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, COPIED, *STALE)
 """Headers for sendlater, not for the receiver."""
 PREFIXES = ("scheduler-", "sendlater-")
 """Names that belong to schedulers: removed when a delivered record is scheduled again."""

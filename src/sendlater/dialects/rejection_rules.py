@@ -34,8 +34,9 @@ def reason_of(settings: "Settings") -> str:
         f"= {sql.text(names.UNREADABLE_BECAUSE)}": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
         "time_name IS NULL": Reason.NO_TIME,
-        "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
-        f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
+        "due_ms IS NULL OR written_ms < 0": Reason.BAD_TIME,
+        f"time_name = {sql.text(names.EPOCH)} "
+        f"AND written_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
         f"expiry_name IS NOT NULL AND ({_bad_expiry()})": Reason.BAD_EXPIRY,
         **(
@@ -86,6 +87,8 @@ def detail_of(settings: "Settings") -> str:
         }.items()
     )
     time = sql.excerpt("time_text")
+    bad_spread = "written_ms >= 0 AND spread_ms IS NULL AND spread_text IS NOT NULL"
+    spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
         Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
         Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),
@@ -98,7 +101,10 @@ def detail_of(settings: "Settings") -> str:
             f"if(dialect = 'envelope', 'countdown', 'one of {', '.join(names.TIMES)}')",
             "'nothing'",
         ),
-        Reason.BAD_TIME: (f"CASE time_name {bad_time} END", time),
+        Reason.BAD_TIME: (
+            f"if({bad_spread}, {spread}, CASE time_name {bad_time} END)",
+            f"if({bad_spread}, {sql.excerpt('spread_text')}, {time})",
+        ),
         Reason.BAD_EXPIRY: (
             f"if(expiry_name = {sql.text(names.EXPIRES_AFTER)}, "
             f"{sql.text(f'{names.EXPIRES_AFTER}: {when.DURATION_EXPECTED}')}, "

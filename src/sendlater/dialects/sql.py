@@ -92,6 +92,12 @@ def instant_ms(column: str) -> str:
     return f"CASE WHEN {matches(column, when.INSTANT)} THEN ({micros} + {finer} + 999) DIV 1000 END"
 
 
+def share_of(span_ms: str, seed: str) -> str:
+    """A part of a span, from 0 to below it: see `when.share_of`."""
+    number = f"CAST(conv(left(md5({seed}), 15), 16, 10) AS BIGINT)"
+    return f"pmod({number}, {span_ms} + CAST({span_ms} = 0 AS BIGINT))"
+
+
 def whole(column: str, most: int) -> str:
     """A whole number of zero or more as a bigint of at most `most`; null if it is unreadable."""
     # least() skips nulls: a number too large for a bigint becomes `most`.

@@ -4,6 +4,7 @@ The patterns mean the same to `re.fullmatch` and to Java. They limit the number 
 hostile input is cheap. Fractions are exact and rounded up to the next millisecond: never early.
 """
 
+import hashlib
 import re
 from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, Context, Decimal
@@ -107,6 +108,13 @@ def instant_ms(text: str, now_ms: int) -> int:
     if due_ms > DUE_MS_MAX:
         raise BadTime(f"expected a time up to {DUE_MS_MAX} ms since 1970, got {text[:100]!r}")
     return due_ms
+
+
+def share_of(span_ms: int, seed: bytes) -> int:
+    """A part of a span, from 0 to below `span_ms` (0 if that is 0): always the same for a seed, and
+    even over many seeds."""
+    number = int(hashlib.md5(seed, usedforsecurity=False).hexdigest()[:15], 16)
+    return number % max(span_ms, 1)
 
 
 def _ms(amount: str, unit_ms: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
-from sendlater.dialects import duration_ms, instant_ms, names
+from sendlater.dialects import duration_ms, instant_ms, names, share_of
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
@@ -32,6 +32,7 @@ class Message(TypedDict):
     headers: NotRequired[AnyHeaders]
     delay: NotRequired[Delay | None]
     at: NotRequired[Instant | None]
+    spread: NotRequired[Delay | None]
     expires: NotRequired[Instant | None]
     expires_after: NotRequired[Delay | None]
     id: NotRequired[str | None]
@@ -47,6 +48,7 @@ def plan_send(
     headers: AnyHeaders = (),
     delay: Delay | None = None,
     at: Instant | None = None,
+    spread: Delay | None = None,
     expires: Instant | None = None,
     expires_after: Delay | None = None,
     id: str | None = None,
@@ -68,10 +70,13 @@ def plan_send(
         headers=names.foreign(to_headers(headers or ())),
         partition=partition,
     )
+    schedule_id = to_id(new_id() if id is None else id)
     planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
+    if spread is not None:
+        planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
     return Schedule(
-        id=to_id(new_id() if id is None else id),
-        due_ms=planned_ms,
+        id=schedule_id,
+        due_ms=representable(planned_ms),
         record=record,
         expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
     )
@@ -114,10 +119,14 @@ def due_ms(*, delay: Delay | None, at: Instant | None, now_ms: int) -> int:
     if at is not None:
         return max(now_ms, to_ms(at, what="at", now_ms=now_ms))
     assert delay is not None
-    found = now_ms + span_ms(delay, what="delay")
-    if found > DATETIME_MS_MAX:
-        raise BadTime(f"delay: expected a time before year 10000, got {delay}")
-    return found
+    return representable(now_ms + span_ms(delay, what="delay"))
+
+
+def representable(ms: int) -> int:
+    """The same. Raises BadTime after the year 9999."""
+    if ms > DATETIME_MS_MAX:
+        raise BadTime(f"expected a time before year 10000, got {ms} ms since 1970")
+    return ms
 
 
 def span_ms(span: Delay, *, what: str) -> int:

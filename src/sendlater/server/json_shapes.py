@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sendlater.dialects import duration_ms, instant_ms, names
+from sendlater.dialects import duration_ms, instant_ms, names, share_of
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
@@ -66,6 +66,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     key: str | None = None
     key_base64: str | None = None
     headers: list[tuple[str | None, str | None] | Header] = []
+    spread: int | float | str | None = None
     expires: str | None = None
     expires_after: int | float | str | None = None
     id: str | None = None
@@ -75,9 +76,12 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
         """The schedule to create; without an id it gets a new one. Raises BadRequest, BadTime."""
         if self.id == "":
             raise BadRequest("id: expected text that is not empty, or none for a new one")
+        id = (new_id() if self.id is None else self.id).encode()
         due_ms = self.resolve(now_ms=now_ms)
+        if self.spread is not None:
+            due_ms += share_of(delay_ms(self.spread), id)
         return Schedule(
-            id=(new_id() if self.id is None else self.id).encode(),
+            id=id,
             due_ms=due_ms,
             expiry=plan_expiry(self.expires, self.expires_after, due_ms=due_ms, now_ms=now_ms),
             record=Record(
@@ -256,23 +260,6 @@ def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers
             raise BadRequest("headers: expected names that are not empty")
         found.append((name, value))
     return names.foreign(found)
-
-
-POSITIONS = r"^[0-9]{1,9}/[0-9]{1,19}(,[0-9]{1,9}/[0-9]{1,19})*$"
-"""Pairs of partition and next position to read."""
-
-
-def from_positions(cursor: str) -> dict[int, int]:
-    """Positions by partition. Raises Problem 400."""
-    if not re.match(POSITIONS, cursor):
-        raise Problem(400, f"cursor: expected one from an earlier call, got {cursor[:80]!r}")
-    pairs = (place.split("/") for place in cursor.split(","))
-    return {int(partition): min(int(position), 2**63 - 1) for partition, position in pairs}
-
-
-def to_positions(positions: dict[int, int]) -> str:
-    """Positions by partition, as text."""
-    return ",".join(f"{partition}/{position}" for partition, position in positions.items())
 
 
 # --- out ----------------------------------------------------------------------------------------

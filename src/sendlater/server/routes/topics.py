@@ -13,6 +13,7 @@ from sendlater.limits import (
 from sendlater.model import DUE_MS_MAX
 from sendlater.operations.read_topics import records_behind
 from sendlater.server import json_shapes as wire
+from sendlater.server import positions
 from sendlater.server.auth import Identity, Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.problems import Problem
@@ -92,7 +93,9 @@ async def follow_records(
     request: Request,
     topic: str = Query(description="As in /v1/records."),
     cursor: str | None = Query(
-        None, description="From the previous call. Default: from now on.", pattern=wire.POSITIONS
+        None,
+        description="From the previous call. Default: from now on.",
+        pattern=positions.POSITIONS,
     ),
     from_start: bool = Query(False, description="Without a cursor: from the first record kept."),
     limit: int = Query(500, ge=1, le=PAGE_COUNT_MAX),
@@ -108,7 +111,7 @@ async def follow_records(
         if not at.records.exists(topic):
             raise Problem(404, f"there is no topic {topic}")
         if cursor is not None:
-            starts = wire.from_positions(cursor)
+            starts = positions.from_positions(cursor)
         else:
             starts = {n: 0 if from_start else end for n, end in at.broker.ends(topic).items()}
         found, following = records_behind(
@@ -116,7 +119,7 @@ async def follow_records(
         )
         payload = at.shows_payload(who)
         items = [show_record(one, payload=payload) for one in found]
-        return {"items": items, "cursor": wire.to_positions(following)}
+        return {"items": items, "cursor": positions.to_positions(following)}
 
     return answer(await at.followers.run(work))
 

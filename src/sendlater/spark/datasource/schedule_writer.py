@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from sendlater.clock import SystemClock
-from sendlater.dialects import duration_ms, instant_ms
+from sendlater.dialects import duration_ms, instant_ms, share_of
 from sendlater.errors import BadRequest
 from sendlater.model import Expiry, Record, Schedule
 from sendlater.operations.arguments import checked_expiry
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 OPTIONS = ("topic", "delay", "due", "inbox")
 COLUMNS = (
     *("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay"),
-    *("expires", "expires_after"),
+    *("spread", "expires", "expires_after"),
 )
 TIMES = ("due_ms", "due", "delay")
 """The first of these columns that is not null in a row decides; then the options due, delay."""
@@ -100,9 +100,12 @@ class _Scheduling:
         if value is None:
             raise BadRequest("expected a value in each row, got null")
         name = row.get("id")
+        schedule_id = _as_bytes(default_id if name is None else name) or b""
         due_ms = self._due_ms(row, now_ms)
+        if (spread := row.get("spread")) is not None:
+            due_ms += share_of(_span_ms("spread", spread), schedule_id)
         return Schedule(
-            id=_as_bytes(default_id if name is None else name) or b"",
+            id=schedule_id,
             due_ms=due_ms,
             expiry=_expiry(row, due_ms, now_ms),
             record=Record(
@@ -189,7 +192,7 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         if found is not None and not isinstance(found, kinds):
             told = [kind.typeName() for kind in kinds]
             raise BadRequest(f"column {name}: expected {told}, got {found.simpleString()}")
-    for name in names & {"delay", "expires_after"}:
+    for name in names & {"delay", "spread", "expires_after"}:
         _check_span(name, schema[name].dataType)
 
 

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sendlater.client.async_scheduler import AsyncScheduler
-    from sendlater.client.backoff import Backoff
+    from sendlater.client.backoff import Backoff, Dead, Retry
     from sendlater.client.event_codec import SerializerCodec
     from sendlater.client.handlers import Context, Handlers
     from sendlater.client.producers_consumers import open_consumer, open_producer
@@ -44,6 +44,7 @@ _HOMES = {
     "Cancelled": "model",
     "Consumer": "topics",
     "Context": "client.events",
+    "Dead": "client.backoff",
     "Handlers": "client.handlers",
     "Matched": "operations.transport",
     "Moved": "model",
@@ -51,6 +52,7 @@ _HOMES = {
     "NotSupported": "errors",
     "Page": "client.scheduled",
     "Record": "model",
+    "Retry": "client.backoff",
     "SerializerCodec": "client.event_codec",
     "Scheduled": "client.scheduled",
     "Scheduler": "client.scheduler",
@@ -76,6 +78,7 @@ __all__ = [
     "Cancelled",
     "Consumer",
     "Context",
+    "Dead",
     "Handlers",
     "Matched",
     "Moved",
@@ -83,6 +86,7 @@ __all__ = [
     "NotSupported",
     "Page",
     "Record",
+    "Retry",
     "Scheduled",
     "Scheduler",
     "SchedulingProducer",

@@ -32,6 +32,12 @@ CHANGE_KEPT_MS = 24 * 3_600_000
 """How long a change is remembered if its copy never reaches the inbox (its process crashed)."""
 TALLY_NAMES_MAX = 500
 """Most counters per shard with a topic's name; further topics share one counter."""
+RETRY_PAUSES_MAX = 100
+"""Most pauses in a list of `sendlater-retry`."""
+RETRIES_MAX = 1_000
+"""Most retries of an exponential `sendlater-retry`."""
+RETRY_ERROR_BYTES_MAX = 1_000
+"""How much of `sendlater-error` a dead letter repeats in `event-error`."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
 TOPIC_CHARS_MAX = 249
@@ -65,7 +71,7 @@ REJECTED_DETAIL_CHARS_MAX = 500
 REJECTED_BYTES_MAX = 8_192
 """Largest rejected record after its value is cut and its headers are removed: every rejected topic
 must accept that size."""
-ADDED_BYTES_MAX = 1_024
+ADDED_BYTES_MAX = 1_536
 """What delivery adds to a record besides three times its id: batch framing and our headers."""
 
 LATE_BUCKETS_MS = (

@@ -44,6 +44,8 @@ class Reason(StrEnum):
     BAD_EXPIRY = "bad-expiry"
     CANNOT_EXPIRE = "cannot-expire"
     EXPIRED = "expired"
+    BAD_RETRY = "bad-retry"
+    NO_ATTEMPTS_LEFT = "no-attempts-left"
     MILLISECONDS = "milliseconds"
     TOO_FAR = "too-far"
     PAST = "past"
@@ -95,7 +97,7 @@ class Expiry:
 
     def at_ms(self, due_ms: int) -> int:
         """That instant for a schedule with this due time, milliseconds since 1970."""
-        return due_ms + self.ms if self.after_due else self.ms
+        return min(due_ms + self.ms, DUE_MS_MAX) if self.after_due else self.ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,10 +157,12 @@ def test_delivered_records_carry_what_each_dialect_promises(spark):
         (names.SCHEDULER_TIMESTAMP, b"1780000000"),
         (names.SCHEDULER_KEY, b"id"),
         (names.SCHEDULER_TOPIC, b"schedules"),
+        (names.DELIVERED_TO, b"t"),
         (names.ID, b"id"),
         (names.DUE, b"1780000001000"),
     ]
     assert s0["delivered"] == [
+        (names.DELIVERED_TO, b"t"),
         (names.ID, b"envelopes-1-1"),
         (names.DUE, str(READ_MS + 1_000).encode()),
     ]

@@ -6,6 +6,7 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
+from servers import wait_until
 
 from sendlater import Scheduler
 from sendlater.errors import BadRequest, BadSettings, Fenced
@@ -162,3 +163,34 @@ def test_options_that_spark_passes_on_are_let_through_and_others_refused(options
     DueRowsReader(options | {"checkpointlocation": "/c"})
     with pytest.raises(BadSettings, match="topik"):
         ScheduleStreamWriter(options | more | {"topik": "t"}, schema)
+
+
+def test_what_has_expired_comes_as_the_row_for_the_dead_letter_topic(options, scheduler):
+    """Its expiry has passed before the query claims it."""
+    scheduler.send_later("t", "code", delay=0, expires_after=0, id="code")
+    scheduler.send_later("t", "letter", delay=0, id="letter")
+    time_ms = scheduler.get("code").due_ms
+    wait_until(lambda: scheduler.now_ms() > time_ms, "it has expired")
+    run = Run(options)
+    ids = run.batch()
+    assert ids[0] == "letter"
+    assert ids[1].startswith("rejected-")
+    assert claimed(scheduler) == 2
+    run.reader.stop()
+
+
+def test_columns_say_the_expiry_and_the_spread_of_a_row():
+    row = {"topic": "t", "value": "v", "id": "customer-17", "due": "2035-01-31T17:00:00Z"}
+    columns = [StructField(name, StringType()) for name in (*row, "spread", "expires_after")]
+    writer = ScheduleStreamWriter({"redis.url": "redis://nobody:1"}, StructType(columns))
+    plain = writer._schedule(row, default_id="x", now_ms=0)
+    told = writer._schedule(
+        row | {"spread": "1h", "expires_after": "10m"}, default_id="x", now_ms=0
+    )
+    assert told.due_ms - plain.due_ms == 590_096
+    assert told.expires_ms == told.due_ms + 600_000
+    assert plain.expiry is None
+    at = writer._schedule(row | {"expires": "2036-01-31T17:00:00Z"}, default_id="x", now_ms=0)
+    assert at.expires_ms == 2_085_411_600_000
+    with pytest.raises(BadRequest, match="expires"):
+        writer._schedule(row | {"expires": "2030-01-31T17:00:00Z"}, default_id="x", now_ms=0)

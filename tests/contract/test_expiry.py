@@ -17,7 +17,10 @@ from sendlater.operations.acceptance import inbox_record
 from sendlater.service.metrics import StoreMetrics
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.crash_lookup import CrashLookup, _Row
+from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane, ShardSlice
+from sendlater.spark.delivery.targets import Targets
 from sendlater.store import Admin, Pending
 from sendlater.store.codec import pack, unpack
 from sendlater.testing import Fake
@@ -280,3 +283,51 @@ def test_every_client_spreads_by_the_same_amount(installation):
 def test_a_spread_that_cannot_be_meant_is_refused_at_once(spread):
     with Fake().scheduler() as scheduler, pytest.raises(BadTime, match="spread"):
         scheduler.send_later("t", "a", delay="1h", spread=spread)
+
+
+# ---- after a failure ---------------------------------------------------------------------------
+
+
+def test_a_failed_batch_leaves_what_has_expired_to_the_next_claim(here, monkeypatch):
+    """An outage made the batch fail: what it could still send is sent record by record."""
+    here.put(b"code", expiry=Expiry(10_500))
+    here.put(b"letter")
+    list(here.task(10_000).batches())
+    here.clock.advance(501)
+    sent = []
+
+    def send(self, records):
+        sent.extend(records)
+        return dict.fromkeys(records)
+
+    monkeypatch.setattr(RecordByRecord, "_send", send)
+    settings = Settings(bootstrap_servers="nobody:1")
+    targets = Targets(here.pending, None, settings, owner=here.owner, clock=here.clock)
+    failed = RecordByRecord(settings, here.pending, targets, owner=here.owner, clock=here.clock)
+    assert failed.deliver(0) == 1
+    assert sent == [b"letter"]
+    here.pending.release_all(owner=here.owner)
+    assert headers_of(here.deliver()[0])[names.REJECTED] == b"expired"
+
+
+@pytest.mark.parametrize(
+    ("expired", "topics"), [("dead-letter", ["out", "dead-letters"]), ("drop", ["out"])]
+)
+def test_the_look_up_after_a_crash_delivers_no_expired_row_either(expired, topics):
+    """One whose tombstone is written already: nobody else would deliver it."""
+    rows = []
+    for expiry in (None, Expiry(1_000)):
+        record = Record(topic="out", value=b"v")
+        one = Schedule(id=b"i", due_ms=5, record=record, origin=ORIGIN, expiry=expiry)
+        rows.append(_Row(None, b"\xcf" + (5).to_bytes(8, "big") + pack(one), one))
+    lookup = CrashLookup(None, Settings(expired=expired), None, None)
+    standing = lookup._standing(rows)
+    assert [row.schedule.record.topic for row in standing] == topics
+    assert [unpack(row.schedule.id, row.packed).record.topic for row in standing] == topics
+
+
+def test_an_expiry_far_away_stays_a_number_that_everybody_can_read(here):
+    here.put(b"code", expiry=Expiry(2**53 - 1, after_due=True))
+    assert here.pending.get(b"code").expires_ms == 2**53 - 1
+    (row,) = here.deliver()
+    assert headers_of(row)[names.EXPIRY] == b"%d" % (2**53 - 1)

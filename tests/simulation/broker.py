@@ -363,7 +363,11 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
     """(topic, partition, key, value, headers) of what leaves for a row; dialects/deliver.py."""
     headers: Headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
     origin = f"{row['origin_topic']}/{row['origin_partition']}/{row['origin_position']}".encode()
-    ours: Headers = [(names.ID, row["id"]), (names.DUE, b"%d" % row["due_ms"])]
+    ours: Headers = [
+        (names.DELIVERED_TO, row["topic"].encode()),
+        (names.ID, row["id"]),
+        (names.DUE, b"%d" % row["due_ms"]),
+    ]
     in_journal = row["origin_topic"] in settings.journals
     rejected = row["dialect"] == "rejected"
     if in_journal and not rejected:

@@ -21,7 +21,7 @@ from sendlater.local.process import free_ports
 pytestmark = pytest.mark.story
 
 S1_ADDED = ("scheduler-timestamp", "scheduler-key", "scheduler-topic")
-OURS = ("sendlater-id", "sendlater-due", "sendlater-origin")
+OURS = ("sendlater-topic", "sendlater-id", "sendlater-due", "sendlater-origin")
 
 
 class Journal:

@@ -65,6 +65,7 @@ def test_a_record_arrives_when_it_is_due_byte_for_byte(here):
         ("scheduler-timestamp", str(seconds).encode()),
         ("scheduler-key", b"whole"),
         ("scheduler-topic", here.inbox.encode()),
+        ("sendlater-topic", here.target.encode()),
         ("sendlater-id", b"whole"),
         ("sendlater-due", str(due_ms).encode()),
     ]
@@ -136,6 +137,7 @@ def test_an_envelope_is_opened_when_its_countdown_has_passed(here):
     assert message.headers() == [
         ("trace", b"1"),
         caller,
+        ("sendlater-topic", here.target.encode()),
         ("sendlater-id", name),
         ("sendlater-due", str(timestamp_ms + 1_500).encode()),
     ]

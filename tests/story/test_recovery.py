@@ -79,6 +79,7 @@ class Crashed:
             ("scheduler-timestamp", str(origin.timestamp_ms // 1_000)),
             ("scheduler-key", schedule.id),
             ("scheduler-topic", origin.topic),
+            ("sendlater-topic", schedule.record.topic),
             ("sendlater-id", schedule.id),
             ("sendlater-due", str(schedule.due_ms)),
             *more,

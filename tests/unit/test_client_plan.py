@@ -164,7 +164,7 @@ def test_pauses_can_be_given_one_by_one():
         {"min_s": -1},
         {"min_s": 10, "max_s": 5},
         {"factor": 0.5},
-        {"retries": 0},
+        {"retries": -1},
         {"jitter": 2},
         {"intervals_s": (-1,)},
     ],

@@ -159,10 +159,16 @@ class AsyncScheduler:
         return count + await self._call(self.sync.send_many, chunk)
 
     async def retry(
-        self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None
+        self,
+        message: Any,
+        error: str = "",
+        policy: Backoff | str | None = None,
+        *,
+        backoff: Backoff = RETRY,
+        id: str | None = None,
     ) -> AsyncScheduled:
         """See Scheduler.retry."""
-        found = await self._call(self.sync.retry, message, backoff=backoff, id=id)
+        found = await self._call(self.sync.retry, message, error, policy, backoff=backoff, id=id)
         return AsyncScheduled(self, found.schedule)  # type: ignore[arg-type]
 
     async def cancel(self, id: str) -> Cancelled:

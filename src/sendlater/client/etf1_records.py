@@ -9,13 +9,9 @@ from typing import Any
 
 from sendlater.client.backoff import Backoff
 from sendlater.dialects import encode_cancel, encode_headers, names
+from sendlater.dialects.names import RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP
 from sendlater.errors import BadTime, NoAttemptsLeft
 from sendlater.model import Headers, Record
-
-RETRY_ATTEMPT = "retry-attempt"
-"""Header: number of retries so far, decimal."""
-RETRY_ORIGINAL_TIMESTAMP = "retry-original-timestamp"
-"""Header: time of the first failure, whole seconds since 1970."""
 
 
 def schedule_record(message: Any, *, id: str, epoch_s: int, inbox: str, now_ms: int) -> Record:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sendlater.brokers.broker import Arrived
-from sendlater.client.backoff import Backoff
+from sendlater.client.backoff import Backoff, Dead, Retry
 from sendlater.client.dead_letters import dead_letter
 from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
@@ -191,12 +191,16 @@ class EventWorker:
         began = time.monotonic()
         with handling(context, now_ms=self.now_ms()) as failed:
             failure, overdue = await self._call(event, context, began)
-            failed(failure)
+            failed("" if failure is None else _told(failure))
         self.tally.seconds += time.monotonic() - began
-        if not failure:
+        if failure is None:
             self.tally.succeeded += 1
             return True
-        settled = await self._fail(record, context, failure)
+        if isinstance(failure, Dead):
+            settled = await self._bury(record, str(failure) or _told(failure))
+        else:
+            after_ms = failure.after_ms if isinstance(failure, Retry) else None
+            settled = await self._fail(record, context, _told(failure), after_ms=after_ms)
         if overdue is not None and not overdue.done():
             # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
             await asyncio.wait({overdue})
@@ -204,10 +208,10 @@ class EventWorker:
 
     async def _call(
         self, event: Any, context: Context, began: float
-    ) -> tuple[str, "asyncio.Future[Any] | None"]:
-        """Why the handler failed, empty where it has not; and its thread, which may still run."""
+    ) -> tuple[BaseException | None, "asyncio.Future[Any] | None"]:
+        """Why the handler failed, None where it has not; and its thread, which may still run."""
         overdue: asyncio.Future[Any] | None = None
-        failure = ""
+        failure: BaseException | None = None
         try:
             arguments = (event, context) if self.wants_context else (event,)
             async with asyncio.timeout(self.timeout_s):
@@ -221,25 +225,30 @@ class EventWorker:
                     if inspect.isawaitable(answer):  # a plain wrapper around an async function
                         answer = await answer
             if answer is False:
-                failure = "the handler returned False"
+                failure = _Failed("the handler returned False")
         except TimeoutError as error:
             spent = time.monotonic() - began >= self.timeout_s
-            failure = f"not finished within {self.timeout_s:g} s" if spent else _told(error)
+            failure = _Failed(f"not finished within {self.timeout_s:g} s") if spent else error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            failure = _told(error)  # something the handler awaited was cancelled, not this worker
+            failure = error  # something the handler awaited was cancelled, not this worker
         except Exception as error:
-            failure = _told(error)
+            failure = error
         return failure, overdue
 
-    async def _fail(self, record: Arrived, context: Context, failure: str) -> bool:
+    async def _fail(
+        self, record: Arrived, context: Context, failure: str, *, after_ms: int | None = None
+    ) -> bool:
+        """Schedule the next attempt, after `after_ms` if the handler has asked for that."""
         now_ms = self.now_ms()
         try:
             again, due_ms = retried(record, backoff=self.retry, now_ms=now_ms)
         except NoAttemptsLeft:
             return await self._bury(record, failure)
+        if after_ms is not None:
+            due_ms = now_ms + after_ms
         if header(again.headers, EVENT_ID) is None:
             again.headers.append((EVENT_ID, context.id.encode(errors="surrogateescape")))
         log().info(
@@ -297,8 +306,12 @@ class EventWorker:
                 return True
 
 
+class _Failed(Exception):
+    """A handler failed without an exception of its own."""
+
+
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:

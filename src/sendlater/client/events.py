@@ -4,14 +4,16 @@ import re
 from dataclasses import dataclass, field, replace
 
 from sendlater.brokers.broker import Arrived
-from sendlater.client.etf1_records import (
+from sendlater.client.etf1_records import attempts_made, header
+from sendlater.dialects import names
+from sendlater.dialects.names import (
+    EVENT_CUT,
+    EVENT_ERROR,
+    EVENT_ID,
+    EVENT_TYPE,
     RETRY_ATTEMPT,
     RETRY_ORIGINAL_TIMESTAMP,
-    attempts_made,
-    header,
 )
-from sendlater.dialects import names
-from sendlater.dialects.names import EVENT_CUT, EVENT_ERROR, EVENT_ID, EVENT_TYPE
 from sendlater.model import Record, Schedule
 
 CONTEXT = "context-"
@@ -88,6 +90,9 @@ def alive_again(dead: Arrived) -> Record | None:
     topic = header(dead.headers, EVENT_TYPE) or header(dead.headers, names.REJECTED_TARGET)
     if topic is None or header(dead.headers, EVENT_CUT) is not None:
         return None
-    gone = (EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP)
+    gone = (
+        *(EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP),
+        *(names.RETRY_OF, names.RETRY_ORIGIN),
+    )
     headers = [pair for pair in names.foreign(dead.headers) if pair[0] not in gone]
     return Record(topic=topic.decode(), value=dead.value, key=dead.key, headers=headers)

@@ -107,7 +107,7 @@ class Handlers:
         type_: str,
         *,
         parallelism: int = 1,
-        retry: Backoff = RETRY,
+        retry: Backoff | str = RETRY,
         timeout: float = TIMEOUT_S,
         codec: Codec | RecordCodec | None = None,
     ) -> Callable[[Callable[Concatenate[Event, More], Answer]], Task[Event, More, Answer]]:
@@ -116,6 +116,7 @@ class Handlers:
         At most `parallelism` calls run at once in this process. `timeout` is in seconds; a function
         that is not async cannot be interrupted, and counts against `parallelism` until it returns.
         The event is decoded to the type hint of `event` by `codec`, or that of all types. What
+        `retry` may be text, "5s,30s,5m" ([grammar](docs/retry.md)). What
         comes back is a Task: the function, with `enqueue` and `cancel` for events of this type.
         Raises BadRequest for a type that has a handler already.
         """
@@ -123,6 +124,7 @@ class Handlers:
             raise BadRequest(f"parallelism: expected 1 to {PARALLELISM_MAX}, got {parallelism}")
         if timeout <= 0:
             raise BadRequest(f"timeout: expected seconds above 0, got {timeout}")
+        policy = Backoff.parse(retry) if isinstance(retry, str) else retry
         if type_ in self._wanted:
             raise BadRequest(f"{type_}: expected one handler for a type, got another")
 
@@ -131,7 +133,7 @@ class Handlers:
         ) -> Task[Event, More, Answer]:
             shape_of(function)
             self._wanted[type_] = _Wanted(
-                function, parallelism, retry, timeout, codec or self._codec
+                function, parallelism, policy, timeout, codec or self._codec
             )
             if self._started:
                 self._start(type_)

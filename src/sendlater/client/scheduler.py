@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
 from sendlater.client.open_transport import open_transport
+from sendlater.client.retries import come_again, given_up
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
-from sendlater.errors import BadRequest, NotSupported
+from sendlater.errors import BadRequest, NoAttemptsLeft, NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
@@ -144,17 +145,45 @@ class Scheduler:
         with scheduling_many() as stamp:
             return self._transport.send_many(map(stamp, schedules))
 
-    def retry(self, message: Any, *, backoff: Backoff = RETRY, id: str | None = None) -> Scheduled:
+    def retry(
+        self,
+        message: Any,
+        error: str = "",
+        policy: Backoff | str | None = None,
+        *,
+        backoff: Backoff = RETRY,
+        id: str | None = None,
+    ) -> Scheduled:
         """Have a record that could not be handled delivered to its topic again, after a pause.
+
+        With a `policy` (such as "5s,30s,5m", as in header `sendlater-retry`): under the id that a
+        producer of any language gives it, so that the same call twice is one retry; after the last
+        attempt the record goes to the dead-letter topic, with `error`.
 
         `message`: confluent-kafka's Message, a record of a topic on Redis, or a Record. As in
         etf1's client, header `retry-attempt` counts the attempts and `retry-original-timestamp` is
-        the time of the first failure; headers of schedulers are dropped. Raises NoAttemptsLeft.
+        the time of the first failure; headers of schedulers are dropped. Without a policy it raises
+        NoAttemptsLeft. Raises BadRequest, Unavailable.
         """
+        if policy is not None:
+            return self._retry(message, error, policy)
         record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
             self._sender.send(schedule)
+        return Scheduled(self, schedule)
+
+    def _retry(self, message: Any, error: str, policy: Backoff | str) -> Scheduled:
+        policy = Backoff.parse(policy) if isinstance(policy, str) else policy
+        now_ms = self.now_ms()
+        try:
+            schedule = come_again(message, policy=policy, now_ms=now_ms)
+        except NoAttemptsLeft:
+            if self.remote is not None:  # its dead-letter topic is not known here
+                raise
+            dead_topic = self.settings.dead_topic
+            schedule = given_up(message, error, dead_topic=dead_topic, now_ms=now_ms)
+        self._sender.send(schedule)
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
 from sendlater.dialects.rejection_rules import detail_of, reason_of
+from sendlater.dialects.retry import dead_headers, retry_headers, retry_stages
 from sendlater.limits import EPOCH_SECONDS_MAX
-from sendlater.model import DUE_MS_MAX
+from sendlater.model import DUE_MS_MAX, Reason
 
 if TYPE_CHECKING:  # clients import this room too, and need no settings to encode
     from sendlater.config import Settings
@@ -64,6 +65,7 @@ def stages(settings: "Settings") -> list[list[str]]:
         ["*", f"{done} AS done", f"CASE WHEN {in_journal} THEN {COPY_OF} END AS copy_of"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
         _found(is_envelope, copied),
+        *retry_stages(),
         _timed(settings),
         _due(),
         _expiry(),
@@ -77,7 +79,7 @@ def _found(is_envelope: str, copied: str) -> list[str]:
     """The parts of a schedule, by dialect; records of a `copied` inbox need no key."""
     times = " ".join(
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
-        for name in names.TIMES
+        for name in (names.RETRY, *names.TIMES)
     )
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     topic = f"CAST({sql.header(sql.text(names.TARGET_TOPIC))} AS STRING)"
@@ -115,8 +117,11 @@ def _timed(settings: "Settings") -> list[str]:
     )
     return [
         "*",
-        f"CASE WHEN dialect <> 'headers' THEN NULL {expiries} END AS expiry_name",
-        f"CASE WHEN dialect = 'headers' AND array_contains(names, {sql.text(names.SPREAD)}) "
+        f"CASE WHEN dialect <> 'headers' THEN NULL WHEN retry_text IS NOT NULL "
+        f"AND array_contains(names, {sql.text(names.EXPIRY)}) THEN {sql.text(names.EXPIRY)} "
+        f"{expiries} END AS expiry_name",
+        "CASE WHEN dialect = 'headers' AND retry_text IS NULL "
+        f"AND array_contains(names, {sql.text(names.SPREAD)}) "
         f"THEN coalesce(CAST({sql.header(sql.text(names.SPREAD))} AS STRING), '') "
         "END AS spread_text",
         f"CASE WHEN time_name = 'countdown' THEN envelope.countdown ELSE {value} END AS time_text",
@@ -130,6 +135,7 @@ def _due() -> list[str]:
     return [
         "*",
         f"""CASE time_name
+        WHEN {sql.text(names.RETRY)} THEN timestamp_ms + retry_ms
         WHEN {sql.text(names.DUE_MS)} THEN {due_ms}
         WHEN {sql.text(names.AT)} THEN {sql.instant_ms("time_text")}
         WHEN {sql.text(names.DELAY)} THEN timestamp_ms + {sql.duration_ms("time_text")}
@@ -150,6 +156,7 @@ def _expiry() -> list[str]:
         "CASE WHEN spread_text IS NULL THEN written_ms "
         f"ELSE written_ms + {sql.share_of('spread_ms', 'id')} END AS due_ms",
         f"""CASE expiry_name WHEN {sql.text(names.EXPIRES)} THEN {at_ms}
+        WHEN {sql.text(names.EXPIRY)} THEN {sql.whole("expiry_text", DUE_MS_MAX + 1)}
         WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {sql.instant_ms("expiry_text")}
         END AS expires_ms""",
         f"""CASE expiry_name WHEN {sql.text(names.EXPIRES_AFTER)}
@@ -181,14 +188,22 @@ def _scheduled(settings: "Settings") -> list[str]:
     by_fate = {
         "id": (place, "id", "id"),
         "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
-        "target": (sql.text(settings.rejected_topic), "CAST(NULL AS STRING)", "target"),
+        "target": (
+            f"if(reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}, {sql.text(settings.dead_topic)}, "
+            f"{sql.text(settings.rejected_topic)})",
+            "CAST(NULL AS STRING)",
+            "target",
+        ),
         "partition_number": ("CAST(NULL AS INT)", "CAST(NULL AS INT)", "partition_number"),
         "target_key": ("key", "CAST(NULL AS BINARY)", "target_key"),
         "body": ("value", f"CASE WHEN done THEN CAST({DONE} AS BINARY) END", "body"),
         "kept": (
-            f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
+            f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), "
+            f"if(reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}, {dead_headers()}, "
+            f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
-            f"if(dialect = 'headers', {kept['headers']}, {kept['envelope']})",
+            f"CASE WHEN retry_text IS NOT NULL THEN {retry_headers()} "
+            f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),
         "fate": ("'rejected'", "dialect", "dialect"),
         "expires_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_ms"),

@@ -20,10 +20,11 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
     """The headers of a delivered record, an expression of type array<struct<key, value>>. Those of
     a schedule with an expiry end with `sendlater-expiry`: see spark/arrow_rows.py.
 
-    From columns id, due_ms, headers (may be null), dialect, origin_topic, origin_timestamp_ms:
-    the user's headers, in dialect `headers` etf1's three, then `sendlater-id`, `sendlater-due` and,
-    if read from a journal, `sendlater-origin` (a rejected record already has it). On the hot path:
-    no lambda, so that Spark compiles it.
+    From columns id, due_ms, topic, headers (may be null), dialect, origin_topic,
+    origin_timestamp_ms: the user's headers, in dialect `headers` etf1's three, then
+    `sendlater-topic`, `sendlater-id`, `sendlater-due` and, if read from a journal,
+    `sendlater-origin` (a rejected record already has it). On the hot path: no lambda, so that Spark
+    compiles it.
     """
     seconds = "(origin_timestamp_ms - pmod(origin_timestamp_ms, 1000)) DIV 1000"
     s1 = (
@@ -31,7 +32,11 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
         sql.pair(names.SCHEDULER_KEY, "id"),
         sql.pair(names.SCHEDULER_TOPIC, "origin_topic"),
     )
-    ours = (sql.pair(names.ID, "id"), sql.pair(names.DUE, sql.decimal_text("due_ms")))
+    ours = (
+        sql.pair(names.DELIVERED_TO, "topic"),
+        sql.pair(names.ID, "id"),
+        sql.pair(names.DUE, sql.decimal_text("due_ms")),
+    )
     added = (
         f"CASE WHEN dialect = 'headers' THEN array({', '.join(s1 + ours)}) "
         f"ELSE array({', '.join(ours)}) END"
@@ -76,7 +81,7 @@ def delivered_stages(settings: "Settings", *, owed: bool = False) -> list[list[s
     version = sql.pair(names.ORIGIN, VERSION)
     # Ours come first: the headers that it came with may have old ones of the same names.
     came_with = f"slice(headers, 1, size(headers) - if({refused}, 6, 4))"
-    about = f"concat(slice(sent, -2, 2), array({version}), {came_with})"
+    about = f"concat(slice(sent, -3, 3), array({version}), {came_with})"
     rejected = _tombstone(f"if({refused}, {last}.value, key)", about)
     return [
         ["*", f"{headers} AS sent"],
@@ -151,7 +156,11 @@ def _added(schedule: Schedule) -> Headers:
     expiry: Headers = []
     if schedule.expires_ms is not None:
         expiry.append((names.EXPIRY, b"%d" % schedule.expires_ms))
-    ours: Headers = [(names.ID, schedule.id), (names.DUE, b"%d" % schedule.due_ms)]
+    ours: Headers = [
+        (names.DELIVERED_TO, schedule.record.topic.encode()),
+        (names.ID, schedule.id),
+        (names.DUE, b"%d" % schedule.due_ms),
+    ]
     if schedule.dialect != "headers":
         return expiry + ours
     origin = schedule.origin

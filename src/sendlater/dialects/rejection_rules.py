@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql, when
+from sendlater.dialects.retry import POLICY_EXPECTED
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 
@@ -27,6 +28,8 @@ def reason_of(settings: "Settings") -> str:
     epoch_max_ms = EPOCH_SECONDS_MAX * 1_000
     rules: dict[str, Reason | None] = {
         "done": None,
+        f"retry_text IS NOT NULL AND ({_bad_retry(settings)})": Reason.BAD_RETRY,
+        "retry_attempt > retry_attempts": Reason.NO_ATTEMPTS_LEFT,
         f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
         f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
         "dialect = 'headers' AND value IS NULL": None,
@@ -62,8 +65,14 @@ def _bad_expiry() -> str:
     """Unreadable, or over before the schedule is due."""
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
-        f"OR expires_ms NOT BETWEEN due_ms AND {DUE_MS_MAX}"
+        f"OR expires_ms > {DUE_MS_MAX} OR (expires_ms < due_ms AND retry_text IS NULL)"
     )
+
+
+def _bad_retry(settings: "Settings") -> str:
+    """An unreadable policy, nothing to deliver again, or a journal: it keeps one record per key."""
+    journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
+    return f"retry_attempts IS NULL OR value IS NULL OR {journal}"
 
 
 def _past(settings: "Settings") -> str:
@@ -74,9 +83,9 @@ def _past(settings: "Settings") -> str:
     return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
 
 
-def detail_of(settings: "Settings") -> str:
-    """A sentence that says what was expected and what was received."""
-    bad_time = " ".join(
+def _bad_time() -> str:
+    """What was expected of the header for the time."""
+    cases = " ".join(
         f"WHEN {sql.text(name)} THEN {sql.text(expected)}"
         for name, expected in {
             names.DUE_MS: f"{names.DUE_MS}: milliseconds since 1970",
@@ -86,10 +95,33 @@ def detail_of(settings: "Settings") -> str:
             "countdown": "countdown: seconds, zero or more",
         }.items()
     )
+    return f"CASE time_name {cases} END"
+
+
+def _retry_details() -> dict[Reason, tuple[str, str]]:
+    """What was expected and what was received, of a retry."""
+    return {
+        Reason.BAD_RETRY: (
+            "CASE WHEN value IS NULL THEN 'a value besides sendlater-retry' "
+            "WHEN retry_attempts IS NULL "
+            f"THEN {sql.text(f'{names.RETRY}: {POLICY_EXPECTED}')} "
+            f"ELSE '{names.RETRY} on an inbox that is not a journal' END",
+            f"if(value IS NULL, 'null', {sql.excerpt('retry_text')})",
+        ),
+        Reason.NO_ATTEMPTS_LEFT: (
+            f"concat('at most ', retry_attempts, ' retries (', {sql.excerpt('retry_text')}, ')')",
+            "concat('a failure after ', retry_attempt - 1)",
+        ),
+    }
+
+
+def detail_of(settings: "Settings") -> str:
+    """A sentence that says what was expected and what was received."""
     time = sql.excerpt("time_text")
     bad_spread = "written_ms >= 0 AND spread_ms IS NULL AND spread_text IS NOT NULL"
     spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
+        **_retry_details(),
         Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
         Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),
         Reason.BAD_ENVELOPE: (
@@ -102,7 +134,7 @@ def detail_of(settings: "Settings") -> str:
             "'nothing'",
         ),
         Reason.BAD_TIME: (
-            f"if({bad_spread}, {spread}, CASE time_name {bad_time} END)",
+            f"if({bad_spread}, {spread}, {_bad_time()})",
             f"if({bad_spread}, {sql.excerpt('spread_text')}, {time})",
         ),
         Reason.BAD_EXPIRY: (
@@ -125,7 +157,9 @@ def detail_of(settings: "Settings") -> str:
             "concat(due_ms - timestamp_ms, ' ms')",
         ),
         Reason.NO_TARGET: (
-            f"if(dialect = 'envelope', 'topic', '{names.TARGET_TOPIC}')",
+            f"CASE WHEN dialect = 'envelope' THEN 'topic' WHEN retry_text IS NULL "
+            f"THEN '{names.TARGET_TOPIC}' "
+            f"ELSE '{names.TARGET_TOPIC} or {names.DELIVERED_TO}' END",
             sql.excerpt("target"),
         ),
         Reason.BAD_TARGET: (

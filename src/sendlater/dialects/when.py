@@ -26,6 +26,8 @@ _ISO = (
 _GO = f"(?=[0-9])(?:{NUMBER}d)?(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?(?:{NUMBER}ms)?"
 DURATION = rf"(?!.*[.][0-9]+[A-Za-z]+[0-9])(?:{_ISO}|{_GO})"
 """`P1DT2H3.5S`, `P2W`, `2h30m`, `250ms`: largest unit first, a fraction only in the last."""
+ITEM = rf"(?:{NUMBER}|(?![^, ]*[.][0-9]+[A-Za-z]+[0-9])(?:{_ISO}|{_GO}))"
+"""A duration in a list that is separated by commas."""
 INSTANT = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
     r"(?:[.][0-9]{1,40})?(?:[Zz]|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"

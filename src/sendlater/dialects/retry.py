@@ -1,0 +1,137 @@
+"""Reads `sendlater-retry` in Spark SQL: a record that a consumer could not handle comes back to it.
+
+A policy is a list of pauses (`5s,30s,5m`), `exponential 1s..10m x8` (each pause twice the one
+before), or `none`; `jitter 20%` behind it makes each pause up to that much shorter. What a record
+carries decides where, when and under which id it comes again, so that the same call made twice is
+one schedule. `client/backoff.py` and `client/retries.py` do the same in Python.
+"""
+
+from sendlater.dialects import names, sql, when
+from sendlater.limits import RETRIES_MAX, RETRY_ERROR_BYTES_MAX, RETRY_PAUSES_MAX
+from sendlater.model import DUE_MS_MAX
+
+PAUSES = rf"{when.ITEM}(?: *, *{when.ITEM}){{0,{RETRY_PAUSES_MAX - 1}}}"
+EXPONENTIAL = r"exponential +([0-9A-Za-z.]+?)[.][.]([0-9A-Za-z.]+) +x([0-9]{1,4})"
+JITTER = r" +jitter +([0-9]{1,3})%"
+NONE = "none"
+POLICY_EXPECTED = (
+    f"up to {RETRY_PAUSES_MAX} pauses (5s,30s,5m), exponential 1s..10m x8 with at most "
+    f"{RETRIES_MAX} retries, or none; behind it jitter 20%, if any"
+)
+ATTEMPT = r"[0-9]{1,9}"
+"""A number of attempts in a header; anything else counts as 0."""
+
+
+def retry_stages() -> list[list[str]]:
+    """selectExpr lists that give a record with `sendlater-retry` its id, target and pause.
+
+    They add `retry_text` (null: none), `retry_of`, `retry_attempt`, `retry_attempts` (null: the
+    policy is unreadable), `retry_ms` (null: no attempt is left). From columns of `_found`.
+    """
+    has_retry = f"array_contains(names, {sql.text(names.RETRY)})"
+    text = f"coalesce(CAST({_header(names.RETRY)} AS STRING), '')"
+    jitter = rf"^.*{JITTER}\z"
+    attempt = f"CAST({_header(names.RETRY_ATTEMPT)} AS STRING)"
+    place = "CAST(concat_ws('/', topic, partition, offset) AS BINARY)"
+    delivery = f"concat({_header(names.ID)}, CAST('@' AS BINARY), {_header(names.DUE)})"
+    return [
+        ["*", f"CASE WHEN dialect = 'headers' AND {has_retry} THEN {text} END AS retry_text"],
+        [
+            "* EXCEPT (target, target_key)",
+            f"CASE WHEN retry_text IS NULL OR target IS NOT NULL THEN target "
+            f"ELSE CAST({_header(names.DELIVERED_TO)} AS STRING) END AS target",
+            f"CASE WHEN retry_text IS NULL OR array_contains(names, {sql.text(names.TARGET_KEY)}) "
+            "THEN target_key ELSE key END AS target_key",
+            _if_retry(f"regexp_replace(retry_text, {sql.text(rf'{JITTER}$')}, '')", "retry_body"),
+            _if_retry(
+                f"coalesce(try_cast(regexp_extract(retry_text, {sql.text(jitter)}, 1) AS INT), 0)",
+                "jitter",
+            ),
+            _if_retry(
+                f"coalesce({_header(names.RETRY_OF)}, {delivery}, "
+                f"{_header(names.RETRY_ORIGIN)}, {place})",
+                "retry_of",
+            ),
+            _if_retry(
+                f"1 + coalesce(CASE WHEN {sql.matches(attempt, ATTEMPT)} "
+                f"THEN CAST({attempt} AS INT) END, 0)",
+                "retry_attempt",
+            ),
+        ],
+        *_policy_stages(),
+    ]
+
+
+def _policy_stages() -> list[list[str]]:
+    """The id, the number of attempts and the pause."""
+    own_id = "md5(concat(CAST(coalesce(target, '') AS BINARY), X'00', retry_of))"
+    exponential = sql.matches("retry_body", EXPONENTIAL)
+    base, most, count = (
+        f"regexp_extract(retry_body, {sql.text(EXPONENTIAL)}, {n})" for n in (1, 2, 3)
+    )
+    pause = "trim(get(split(retry_body, ','), retry_attempt - 1))"
+    doubled = "base_ms * power(2D, least(retry_attempt - 1, 60))"
+    return [
+        [
+            "*",
+            f"CASE WHEN retry_text IS NULL OR retry_text LIKE '%\\n%' OR jitter > 100 THEN NULL "
+            f"WHEN retry_body = '{NONE}' THEN 0 "
+            f"WHEN {exponential} THEN CAST({count} AS INT) "
+            f"WHEN {sql.matches('retry_body', PAUSES)} THEN size(split(retry_body, ',')) "
+            "END AS asked",
+            f"CASE WHEN {exponential} THEN {base} WHEN retry_text IS NOT NULL THEN {pause} "
+            "END AS base_text",
+            f"CASE WHEN {exponential} THEN {most} END AS most_text",
+        ],
+        [
+            "*",
+            f"{sql.duration_ms('base_text')} AS base_ms",
+            f"{sql.duration_ms('most_text')} AS most_ms",
+        ],
+        [
+            "* EXCEPT (id, asked)",
+            f"CASE WHEN retry_text IS NULL THEN id "
+            f"ELSE CAST(concat('retry-', {own_id}, '-', retry_attempt) AS BINARY) END AS id",
+            f"CASE WHEN asked > {RETRIES_MAX} OR (most_text IS NOT NULL AND "
+            "coalesce(base_ms > most_ms, true)) THEN NULL ELSE asked END AS retry_attempts",
+            f"CASE WHEN retry_text IS NULL THEN NULL WHEN most_text IS NULL THEN base_ms "
+            f"ELSE least(most_ms, CAST(least({doubled}, {DUE_MS_MAX}D) AS BIGINT)) END AS whole_ms",
+        ],
+        [
+            "* EXCEPT (whole_ms)",
+            _if_retry(
+                f"whole_ms - {sql.share_of('(whole_ms * jitter DIV 100)', 'id')}", "retry_ms"
+            ),
+        ],
+    ]
+
+
+def retry_headers() -> str:
+    """The headers of a record that comes again: the user's own, and what counts the attempts."""
+    ours = (names.RETRY_OF, names.RETRY_ORIGINAL_TIMESTAMP, names.RETRY_ATTEMPT)
+    foreign = " AND ".join(f"NOT startswith(h.key, {sql.text(one)})" for one in names.PREFIXES)
+    seconds = sql.decimal_text("(timestamp_ms - pmod(timestamp_ms, 1000)) DIV 1000")
+    first = f"coalesce({_header(names.RETRY_ORIGINAL_TIMESTAMP)}, CAST({seconds} AS BINARY))"
+    return (
+        f"concat(filter(headers, h -> {foreign} AND h.key NOT IN {sql.texts(ours)}), array("
+        f"{sql.pair(names.RETRY_OF, 'retry_of')}, "
+        f"{sql.pair(names.RETRY_ORIGINAL_TIMESTAMP, first)}, "
+        f"{sql.pair(names.RETRY_ATTEMPT, sql.decimal_text('retry_attempt'))}))"
+    )
+
+
+def dead_headers() -> str:
+    """What a record without attempts left gets besides its reason, as a dead event has it."""
+    error = f"substring(coalesce({_header(names.ERROR)}, X''), 1, {RETRY_ERROR_BYTES_MAX})"
+    return (
+        f"array({sql.pair(names.EVENT_TYPE, 'target')}, {sql.pair(names.EVENT_ERROR, error)}, "
+        f"{sql.pair(names.EVENT_ID, 'retry_of')})"
+    )
+
+
+def _header(name: str) -> str:
+    return sql.header(sql.text(name))
+
+
+def _if_retry(value: str, name: str) -> str:
+    return f"CASE WHEN retry_text IS NOT NULL THEN {value} END AS {name}"

@@ -8,7 +8,7 @@ import structlog
 from sendlater.brokers.kafka_topics import KafkaTopics, TopicFacts
 from sendlater.brokers.redis import RedisBroker
 from sendlater.config import Settings
-from sendlater.errors import MissingInbox, SendlaterError
+from sendlater.errors import BrokerUnavailable, MissingInbox, SendlaterError
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 from sendlater.topics import Topics
 
@@ -56,12 +56,12 @@ def own_kafka_topics(
         if inbox.copy_to:
             wanted[inbox.copy_to] |= large
     wanted[settings.rejected_topic] = large
-    if settings.create_topics:  # else it may be missing: then its records are rejected
-        wanted.setdefault(settings.dead_topic, large)
     if settings.journals and settings.history_topic:
         wanted[settings.history_topic] = large
     if liveness:
         wanted[settings.liveness_topic] = {"retention.ms": LIVENESS_RETENTION_MS}
+    if settings.create_topics and settings.dead_topic not in wanted:
+        _create_dead_topic(kafka, settings, config=large)
     missing = set(wanted) - kafka.partitions(wanted).keys()
     for topic in sorted(missing):
         if not settings.create_topics:
@@ -78,6 +78,19 @@ def own_kafka_topics(
     for topic in inboxes:
         kafka.bound_timestamps(topic, alter=settings.create_topics)
     return found
+
+
+def _create_dead_topic(kafka: KafkaTopics, settings: Settings, *, config: dict[str, str]) -> None:
+    """Create it if it is missing. Without permission the log says so: not everybody needs it, and
+    what should go there is rejected then."""
+    topic = settings.dead_topic
+    if topic in kafka.partitions([topic]):
+        return
+    try:
+        kafka.create(topic, partitions=settings.topic_partitions, config=config)
+        _log.info("topic created", topic=topic)
+    except BrokerUnavailable as error:
+        _log.warning("the dead-letter topic is missing", topic=topic, cause=str(error))
 
 
 def inbox_ends(

@@ -45,6 +45,7 @@ from sendlater.dialects import (
 )
 from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.arguments import plan_send, to_id
+from sendlater.spark.journal.copy_inboxes import Copier
 
 PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA = StructType(
@@ -333,3 +334,35 @@ def test_the_same_id_is_moved_by_the_same_amount_through_every_door(spark):
     assert 0 <= min(moved) < 60_000 < 540_000 < max(moved) < 600_000
     assert 250_000 < sum(moved) / len(moved) < 350_000
     assert rows[0]["headers"] is None
+
+
+def test_a_copy_on_a_journal_keeps_the_expiry_and_what_is_tried_again(spark):
+    """So an emptied Redis loses neither: the copy is read again, and is the same schedule."""
+    plain = Inbox(topic="schedules", copy_to="journal")
+    inboxes = (plain, Inbox(topic="journal", journal=True))
+    chosen = SETTINGS.model_copy(update={"inboxes": inboxes, "bootstrap_servers": "nobody:1"})
+    again = [(names.DELIVERED_TO, b"orders"), (names.ID, b"a"), (names.DUE, b"1")]
+    records = [
+        schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"10m0.5s")),
+        schedule(SOON, TARGET, (names.EXPIRES, b"2026-06-01T00:00:00Z")),
+        schedule(SOON, TARGET, (names.SPREAD, b"1h")),
+        schedule(*again, (names.EXPIRY, b"1780000009000"), (names.RETRY, b"5s"), key=b"k"),
+    ]
+    copier = Copier(spark, chosen, None)
+    copied = [row.asDict() for row in copier._copies(frame_of(spark, records)).collect()]
+    on_journal = [
+        Record(
+            topic=row["topic"],
+            key=bytes(row["key"]),
+            value=bytes(row["value"]),
+            headers=[(name, bytes(value)) for name, value in row["headers"]],
+        )
+        for row in copied
+    ]
+    what = ("id", "due_ms", "topic", "key", "value", "headers", "expires_ms", "expires_after_ms")
+    first = [{name: row[name] for name in what} for row in decode(spark, records, chosen)]
+    read = [{name: row[name] for name in what} for row in decode(spark, on_journal, chosen)]
+    assert read == first
+    assert [row["expires_after_ms"] for row in read] == [600_500, None, None, None]
+    assert [row["expires_ms"] for row in read] == [None, 1_780_272_000_000, None, 1_780_000_009_000]
+    assert read[3]["id"].startswith(b"retry-")

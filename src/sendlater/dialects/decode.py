@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
 from sendlater.dialects.rejection_rules import detail_of, reason_of
-from sendlater.dialects.retry import dead_headers, retry_headers, retry_stages
+from sendlater.dialects.retry import (
+    RETRY_MS,
+    dead_headers,
+    retry_headers,
+    retry_planned,
+    retry_read,
+    retry_text,
+)
 from sendlater.limits import EPOCH_SECONDS_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 
@@ -64,18 +71,17 @@ def stages(settings: "Settings") -> list[list[str]]:
         ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
         ["*", f"{done} AS done", f"CASE WHEN {in_journal} THEN {COPY_OF} END AS copy_of"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
-        _found(is_envelope, copied),
-        *retry_stages(),
-        _timed(settings),
+        _found(settings, is_envelope, copied),
+        _timed(),
+        retry_planned(),
         _due(),
-        _expiry(),
         ["*", f"{reason_of(settings)} AS reason"],
         _scheduled(settings),
         _finished(settings),
     ]
 
 
-def _found(is_envelope: str, copied: str) -> list[str]:
+def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
     """The parts of a schedule, by dialect; records of a `copied` inbox need no key."""
     times = " ".join(
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
@@ -100,67 +106,65 @@ def _found(is_envelope: str, copied: str) -> list[str]:
         "target_key": ("key", sql.header(sql.text(names.TARGET_KEY))),
         "body": ("CAST(envelope.message AS BINARY)", "value"),
     }
+    has = {
+        name: f"array_contains(names, {sql.text(name)})" for name in (*names.CONTROL, names.EXPIRY)
+    }
+    expiries = " ".join(
+        f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
+        for name in (*names.EXPIRIES, *((names.CE_EXPIRYTIME,) if settings.ce_expirytime else ()))
+    )
+    spread = f"coalesce(CAST({sql.header(sql.text(names.SPREAD))} AS STRING), '')"
     return [
         "*",
         *(
             f"CASE WHEN {is_envelope} THEN {envelope} ELSE {headers} END AS {name}"
             for name, (envelope, headers) in by_dialect.items()
         ),
+        f"{retry_text(is_envelope)} AS retry_text",
+        f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.EXPIRY]} AND {has[names.RETRY]} "
+        f"THEN {sql.text(names.EXPIRY)} {expiries} END AS expiry_name",
+        f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.SPREAD]} AND NOT {has[names.RETRY]} "
+        f"THEN {spread} END AS spread_text",
     ]
 
 
-def _timed(settings: "Settings") -> list[str]:
+def _timed() -> list[str]:
     value = f"CAST({sql.header('time_name')} AS STRING)"
-    expiries = " ".join(
-        f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
-        for name in (*names.EXPIRIES, *((names.CE_EXPIRYTIME,) if settings.ce_expirytime else ()))
-    )
     return [
-        "*",
-        f"CASE WHEN dialect <> 'headers' THEN NULL WHEN retry_text IS NOT NULL "
-        f"AND array_contains(names, {sql.text(names.EXPIRY)}) THEN {sql.text(names.EXPIRY)} "
-        f"{expiries} END AS expiry_name",
-        "CASE WHEN dialect = 'headers' AND retry_text IS NULL "
-        f"AND array_contains(names, {sql.text(names.SPREAD)}) "
-        f"THEN coalesce(CAST({sql.header(sql.text(names.SPREAD))} AS STRING), '') "
-        "END AS spread_text",
+        "* EXCEPT (target, target_key)",
         f"CASE WHEN time_name = 'countdown' THEN envelope.countdown ELSE {value} END AS time_text",
+        f"CAST({sql.header('expiry_name')} AS STRING) AS expiry_text",
+        *retry_read(),
     ]
 
 
 def _due() -> list[str]:
-    """`written_ms`: due as written; null if it is unreadable, out of range if it is too large."""
+    """`due_ms`, and `expires_ms` or `expires_after_ms`, as written; null if it is unreadable, out
+    of range if it is too large."""
     due_ms = sql.whole("time_text", DUE_MS_MAX + 1)
     epoch = f"{sql.whole('time_text', EPOCH_SECONDS_MAX)} * 1000"
+    at_ms = f"nullif(greatest({sql.instant_ms('time_text')}, -1L), -1L)"
+    moved_ms = sql.share_of(f"({sql.duration_ms('spread_text')})", "id")
+    expires_ms = sql.whole("expiry_text", DUE_MS_MAX + 1)
+    instant_ms = sql.instant_ms("expiry_text")
     return [
         "*",
         f"""CASE time_name
-        WHEN {sql.text(names.RETRY)} THEN timestamp_ms + retry_ms
+        WHEN {sql.text(names.RETRY)} THEN timestamp_ms + {RETRY_MS}
         WHEN {sql.text(names.DUE_MS)} THEN {due_ms}
-        WHEN {sql.text(names.AT)} THEN {sql.instant_ms("time_text")}
+        WHEN {sql.text(names.AT)} THEN {at_ms}
         WHEN {sql.text(names.DELAY)} THEN timestamp_ms + {sql.duration_ms("time_text")}
         WHEN {sql.text(names.EPOCH)} THEN ({epoch})
-        WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END AS written_ms""",
-        f"CASE WHEN spread_text IS NOT NULL THEN {sql.duration_ms('spread_text')} END AS spread_ms",
-        f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
-        "THEN target_partition END AS INT) AS partition_number",
-        f"CAST({sql.header('expiry_name')} AS STRING) AS expiry_text",
-    ]
-
-
-def _expiry() -> list[str]:
-    """`due_ms`, and `expires_ms` or `expires_after_ms` as written; null if it is unreadable."""
-    at_ms = f"coalesce({sql.whole('expiry_text', DUE_MS_MAX + 1)}, {sql.instant_ms('expiry_text')})"
-    return [
-        "*",
-        "CASE WHEN spread_text IS NULL THEN written_ms "
-        f"ELSE written_ms + {sql.share_of('spread_ms', 'id')} END AS due_ms",
-        f"""CASE expiry_name WHEN {sql.text(names.EXPIRES)} THEN {at_ms}
-        WHEN {sql.text(names.EXPIRY)} THEN {sql.whole("expiry_text", DUE_MS_MAX + 1)}
-        WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {sql.instant_ms("expiry_text")}
-        END AS expires_ms""",
+        WHEN 'countdown' THEN timestamp_ms + {countdown_ms("time_text")} END
+        + CASE WHEN spread_text IS NULL THEN 0L ELSE {moved_ms} END AS due_ms""",
+        f"""CASE expiry_name
+        WHEN {sql.text(names.EXPIRES)} THEN coalesce({expires_ms}, {instant_ms})
+        WHEN {sql.text(names.EXPIRY)} THEN {expires_ms}
+        WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {instant_ms} END AS expires_ms""",
         f"""CASE expiry_name WHEN {sql.text(names.EXPIRES_AFTER)}
         THEN {sql.duration_ms("expiry_text")} END AS expires_after_ms""",
+        f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
+        "THEN target_partition END AS INT) AS partition_number",
     ]
 
 

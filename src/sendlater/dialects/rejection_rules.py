@@ -37,9 +37,8 @@ def reason_of(settings: "Settings") -> str:
         f"= {sql.text(names.UNREADABLE_BECAUSE)}": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
         "time_name IS NULL": Reason.NO_TIME,
-        "due_ms IS NULL OR written_ms < 0": Reason.BAD_TIME,
-        f"time_name = {sql.text(names.EPOCH)} "
-        f"AND written_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
+        "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
+        f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
         f"expiry_name IS NOT NULL AND ({_bad_expiry()})": Reason.BAD_EXPIRY,
         **(
@@ -118,7 +117,7 @@ def _retry_details() -> dict[Reason, tuple[str, str]]:
 def detail_of(settings: "Settings") -> str:
     """A sentence that says what was expected and what was received."""
     time = sql.excerpt("time_text")
-    bad_spread = "written_ms >= 0 AND spread_ms IS NULL AND spread_text IS NOT NULL"
+    bad_spread = f"spread_text IS NOT NULL AND ({sql.duration_ms('spread_text')}) IS NULL"
     spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
         **_retry_details(),

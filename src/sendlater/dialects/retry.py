@@ -22,88 +22,72 @@ ATTEMPT = r"[0-9]{1,9}"
 """A number of attempts in a header; anything else counts as 0."""
 
 
-def retry_stages() -> list[list[str]]:
-    """selectExpr lists that give a record with `sendlater-retry` its id, target and pause.
-
-    They add `retry_text` (null: none), `retry_of`, `retry_attempt`, `retry_attempts` (null: the
-    policy is unreadable), `retry_ms` (null: no attempt is left). From columns of `_found`.
-    """
+def retry_text(is_envelope: str) -> str:
+    """The policy of a record that comes again; null for every other record."""
     has_retry = f"array_contains(names, {sql.text(names.RETRY)})"
     text = f"coalesce(CAST({_header(names.RETRY)} AS STRING), '')"
+    return f"CASE WHEN {is_envelope} THEN NULL WHEN {has_retry} THEN {text} END"
+
+
+def retry_read() -> list[str]:
+    """What a retry says, from columns of `_found`: `retry_body`, `retry_jitter`, `retry_of`,
+    `retry_attempt`; and the target and the key of every record."""
     jitter = rf"^.*{JITTER}\z"
     attempt = f"CAST({_header(names.RETRY_ATTEMPT)} AS STRING)"
     place = "CAST(concat_ws('/', topic, partition, offset) AS BINARY)"
     delivery = f"concat({_header(names.ID)}, CAST('@' AS BINARY), {_header(names.DUE)})"
     return [
-        ["*", f"CASE WHEN dialect = 'headers' AND {has_retry} THEN {text} END AS retry_text"],
-        [
-            "* EXCEPT (target, target_key)",
-            f"CASE WHEN retry_text IS NULL OR target IS NOT NULL THEN target "
-            f"ELSE CAST({_header(names.DELIVERED_TO)} AS STRING) END AS target",
-            f"CASE WHEN retry_text IS NULL OR array_contains(names, {sql.text(names.TARGET_KEY)}) "
-            "THEN target_key ELSE key END AS target_key",
-            _if_retry(f"regexp_replace(retry_text, {sql.text(rf'{JITTER}$')}, '')", "retry_body"),
-            _if_retry(
-                f"coalesce(try_cast(regexp_extract(retry_text, {sql.text(jitter)}, 1) AS INT), 0)",
-                "jitter",
-            ),
-            _if_retry(
-                f"coalesce({_header(names.RETRY_OF)}, {delivery}, "
-                f"{_header(names.RETRY_ORIGIN)}, {place})",
-                "retry_of",
-            ),
-            _if_retry(
-                f"1 + coalesce(CASE WHEN {sql.matches(attempt, ATTEMPT)} "
-                f"THEN CAST({attempt} AS INT) END, 0)",
-                "retry_attempt",
-            ),
-        ],
-        *_policy_stages(),
+        f"CASE WHEN retry_text IS NULL OR target IS NOT NULL THEN target "
+        f"ELSE CAST({_header(names.DELIVERED_TO)} AS STRING) END AS target",
+        f"CASE WHEN retry_text IS NULL OR array_contains(names, {sql.text(names.TARGET_KEY)}) "
+        "THEN target_key ELSE key END AS target_key",
+        _if_retry(f"regexp_replace(retry_text, {sql.text(rf'{JITTER}$')}, '')", "retry_body"),
+        _if_retry(
+            f"coalesce(try_cast(regexp_extract(retry_text, {sql.text(jitter)}, 1) AS INT), 0)",
+            "retry_jitter",
+        ),
+        _if_retry(
+            f"coalesce({_header(names.RETRY_OF)}, {delivery}, "
+            f"{_header(names.RETRY_ORIGIN)}, {place})",
+            "retry_of",
+        ),
+        _if_retry(
+            f"1 + coalesce(CASE WHEN {sql.matches(attempt, ATTEMPT)} "
+            f"THEN CAST({attempt} AS INT) END, 0)",
+            "retry_attempt",
+        ),
     ]
 
 
-def _policy_stages() -> list[list[str]]:
-    """The id, the number of attempts and the pause."""
+def retry_planned() -> list[str]:
+    """The stage after it: the id of every record, `retry_attempts` (null: the policy is
+    unreadable) and `retry_whole_ms`, the pause without jitter (null: no attempt is left)."""
     own_id = "md5(concat(CAST(coalesce(target, '') AS BINARY), X'00', retry_of))"
-    exponential = sql.matches("retry_body", EXPONENTIAL)
+    exponential = f"({sql.matches('retry_body', EXPONENTIAL)})"
     base, most, count = (
         f"regexp_extract(retry_body, {sql.text(EXPONENTIAL)}, {n})" for n in (1, 2, 3)
     )
+    base_ms, most_ms = sql.duration_ms(base), sql.duration_ms(most)
     pause = "trim(get(split(retry_body, ','), retry_attempt - 1))"
-    doubled = "base_ms * power(2D, least(retry_attempt - 1, 60))"
+    doubled = f"({base_ms}) * power(2D, least(retry_attempt - 1, 60))"
     return [
-        [
-            "*",
-            f"CASE WHEN retry_text IS NULL OR retry_text LIKE '%\\n%' OR jitter > 100 THEN NULL "
-            f"WHEN retry_body = '{NONE}' THEN 0 "
-            f"WHEN {exponential} THEN CAST({count} AS INT) "
-            f"WHEN {sql.matches('retry_body', PAUSES)} THEN size(split(retry_body, ',')) "
-            "END AS asked",
-            f"CASE WHEN {exponential} THEN {base} WHEN retry_text IS NOT NULL THEN {pause} "
-            "END AS base_text",
-            f"CASE WHEN {exponential} THEN {most} END AS most_text",
-        ],
-        [
-            "*",
-            f"{sql.duration_ms('base_text')} AS base_ms",
-            f"{sql.duration_ms('most_text')} AS most_ms",
-        ],
-        [
-            "* EXCEPT (id, asked)",
-            f"CASE WHEN retry_text IS NULL THEN id "
-            f"ELSE CAST(concat('retry-', {own_id}, '-', retry_attempt) AS BINARY) END AS id",
-            f"CASE WHEN asked > {RETRIES_MAX} OR (most_text IS NOT NULL AND "
-            "coalesce(base_ms > most_ms, true)) THEN NULL ELSE asked END AS retry_attempts",
-            f"CASE WHEN retry_text IS NULL THEN NULL WHEN most_text IS NULL THEN base_ms "
-            f"ELSE least(most_ms, CAST(least({doubled}, {DUE_MS_MAX}D) AS BIGINT)) END AS whole_ms",
-        ],
-        [
-            "* EXCEPT (whole_ms)",
-            _if_retry(
-                f"whole_ms - {sql.share_of('(whole_ms * jitter DIV 100)', 'id')}", "retry_ms"
-            ),
-        ],
+        "* EXCEPT (id)",
+        f"CASE WHEN retry_text IS NULL THEN id "
+        f"ELSE CAST(concat('retry-', {own_id}, '-', retry_attempt) AS BINARY) END AS id",
+        f"CASE WHEN retry_text IS NULL OR retry_text LIKE '%\\n%' OR retry_jitter > 100 THEN NULL "
+        f"WHEN retry_body = '{NONE}' THEN 0 "
+        f"WHEN {exponential} THEN CASE WHEN CAST({count} AS INT) <= {RETRIES_MAX} "
+        f"AND ({base_ms}) <= ({most_ms}) THEN CAST({count} AS INT) END "
+        f"WHEN {sql.matches('retry_body', PAUSES)} THEN size(split(retry_body, ',')) "
+        "END AS retry_attempts",
+        f"CASE WHEN retry_text IS NULL THEN NULL WHEN {exponential} "
+        f"THEN least({most_ms}, CAST(least({doubled}, {DUE_MS_MAX}D) AS BIGINT)) "
+        f"ELSE {sql.duration_ms(pause)} END AS retry_whole_ms",
     ]
+
+
+RETRY_MS = "retry_whole_ms - " + sql.share_of("(retry_whole_ms * retry_jitter DIV 100)", "id")
+"""The pause; from columns of `retry_planned`."""
 
 
 def retry_headers() -> str:

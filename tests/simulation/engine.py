@@ -335,6 +335,9 @@ class SimulatedService(service.Service):
     def _warm_up(self) -> None:
         pass
 
+    def _warm_up_producer(self) -> None:
+        pass
+
 
 class SimulatedRecovery(recovery.CrashLookup):
     """The look-up is in lists in place of Spark; what is found is judged as it is there."""
@@ -418,7 +421,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         recovery,
         inbox_source,
     )
-    threaded = (service, takeover, lease, watermark, targets, horizon, workers)
+    threaded = (queries, service, takeover, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
     def task_context() -> Any:

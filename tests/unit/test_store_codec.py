@@ -46,5 +46,5 @@ def test_old_and_new_bytes_are_rows_of_one_batch():
 def test_new_bytes_are_the_old_ones():
     assert pack(unpack(b"id", DUE + BY_INTAKE)) == BY_A_CLIENT
     headers = [{"key": name, "value": value} for name, value in HEADERS]
-    row = ("orders", 3, b"k\xff", b"\x00\x00v", headers, "headers", "schedules", 2, 70_000, AT_MS)
-    assert pack_columns(row) == BY_INTAKE
+    row = ("orders", 3, b"k\xff", b"\x00\x00v", headers, "headers", None, None)
+    assert pack_columns((*row, "schedules", 2, 70_000, AT_MS)) == BY_INTAKE

@@ -1,4 +1,4 @@
-"""What a start waits for."""
+"""What a start waits for, and what does not wait for what."""
 
 import threading
 from unittest.mock import Mock, PropertyMock
@@ -6,6 +6,9 @@ from unittest.mock import Mock, PropertyMock
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sendlater.config import Settings
+from sendlater.errors import Fenced
+from sendlater.service.service import Service
 from sendlater.service.supervision import Worker
 
 
@@ -35,3 +38,43 @@ def test_it_waits_no_longer_than_there_is_a_batch_to_come(reason: str) -> None:
     if reason == "stopped":
         stop.set()
     waited_for(query(isActive=[reason != "ended"], lastProgress=[None]), stop)
+
+
+class Watching(Service):
+    """A service whose queries have all just ended; the store and Spark are not asked."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.settings, self._workers, self._lost = Settings(), list(workers), False
+        self._lanes_error = None
+        self._lanes_lock, self._intake_lock = threading.Lock(), threading.Lock()
+
+    def _look_after_store(self, stop: threading.Event) -> None:
+        pass
+
+
+def test_intake_does_not_wait_for_what_a_lane_looks_up_before_it_starts() -> None:
+    """After an outage that would keep cancellations away from what is delivered then."""
+    stop, reads = threading.Event(), threading.Event()
+    read_meanwhile = []
+
+    def start_lane() -> Mock:
+        read_meanwhile.append(reads.wait(5))
+        stop.set()
+        return query()
+
+    def start_intake() -> Mock:
+        reads.set()
+        return query(isActive=[True] * 10_000)
+
+    Watching(Worker("lane-0", start_lane, lane=0), Worker("intake", start_intake)).watch(stop)
+    assert read_meanwhile == [True]
+
+
+def test_what_ends_the_thread_of_the_lanes_ends_the_service() -> None:
+    class Overtaken(Watching):
+        def _look_after(self, worker: Worker, now_s: float) -> None:
+            if worker.lane is not None:
+                raise Fenced("a newer service has taken over")
+
+    with pytest.raises(Fenced):
+        Overtaken(Worker("lane-0", Mock(), lane=0)).watch(threading.Event())

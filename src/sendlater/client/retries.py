@@ -3,6 +3,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,25 @@ from sendlater.limits import ID_BYTES_MAX, RETRY_ERROR_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
 
 _OURS = (names.RETRY_OF, names.RETRY_ORIGINAL_TIMESTAMP, names.RETRY_ATTEMPT)
+
+
+def again_or_dead(
+    message: Any,
+    error: str,
+    policy: Backoff | str,
+    *,
+    dead_topic: Callable[[], str] | None,
+    now_ms: int,
+) -> Schedule:
+    """The next attempt at a record, or after the last one its dead letter. Raises NoAttemptsLeft
+    if there is no `dead_topic`."""
+    policy = Backoff.parse(policy) if isinstance(policy, str) else policy
+    try:
+        return come_again(message, policy=policy, now_ms=now_ms)
+    except NoAttemptsLeft:
+        if dead_topic is None:
+            raise
+        return given_up(message, error, dead_topic=dead_topic(), now_ms=now_ms)
 
 
 def come_again(message: Any, *, policy: Backoff, now_ms: int) -> Schedule:

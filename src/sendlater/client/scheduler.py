@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
 from sendlater.client.open_transport import open_transport
-from sendlater.client.retries import come_again, given_up
+from sendlater.client.retries import again_or_dead
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
-from sendlater.errors import BadRequest, NoAttemptsLeft, NotSupported
+from sendlater.errors import NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import (
@@ -28,6 +28,7 @@ from sendlater.operations.arguments import (
     new_id,
     plan_list,
     plan_send,
+    require_filter,
     to_id,
 )
 from sendlater.operations.transport import Done, Matched, Opens
@@ -116,19 +117,17 @@ class Scheduler:
             return self._send(Scheduled(self, schedule), wait=wait, on_sent=on_sent)
 
     def _send(self, scheduled: Scheduled, *, wait: bool, on_sent: OnSent | None) -> Scheduled:
-        if wait:
-            self._sender.send(scheduled.schedule)
-            if on_sent is not None:
-                on_sent(None, scheduled)
-            return scheduled
-
         told = None if on_sent is None else lambda error: on_sent(error, scheduled)
-        self.send_aside(scheduled.schedule, told)
+        if not wait:
+            self.send_aside(scheduled.schedule, told)
+            return scheduled
+        self._sender.send(scheduled.schedule)
+        if told is not None:
+            told(None)
         return scheduled
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
-        """Send a schedule without waiting; an error goes to `on_sent`, or else `flush` raises
-        it."""
+        """Send a schedule without waiting; an error goes to `on_sent`, or `flush` raises it."""
         self._sender.send_aside(schedule, on_sent)
 
     def send_many(self, messages: Iterable[Message]) -> int:
@@ -166,24 +165,17 @@ class Scheduler:
         NoAttemptsLeft. Raises BadRequest, Unavailable.
         """
         if policy is not None:
-            return self._retry(message, error, policy)
+            # Over HTTP its dead-letter topic is not known here.
+            dead_topic = None if self.remote else lambda: self.settings.dead_topic
+            schedule = again_or_dead(
+                message, error, policy, dead_topic=dead_topic, now_ms=self.now_ms()
+            )
+            self._sender.send(schedule)
+            return Scheduled(self, schedule)
         record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
             self._sender.send(schedule)
-        return Scheduled(self, schedule)
-
-    def _retry(self, message: Any, error: str, policy: Backoff | str) -> Scheduled:
-        policy = Backoff.parse(policy) if isinstance(policy, str) else policy
-        now_ms = self.now_ms()
-        try:
-            schedule = come_again(message, policy=policy, now_ms=now_ms)
-        except NoAttemptsLeft:
-            if self.remote is not None:  # its dead-letter topic is not known here
-                raise
-            dead_topic = self.settings.dead_topic
-            schedule = given_up(message, error, dead_topic=dead_topic, now_ms=now_ms)
-        self._sender.send(schedule)
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
@@ -215,11 +207,7 @@ class Scheduler:
 
         Everything takes `all=True`: a filter that is empty, maybe by mistake, is a BadRequest.
         """
-        if any((due_from, due_to, id_prefix, topic)) == all:
-            raise BadRequest(
-                "expected either all=True or a filter that is not empty: due_from, due_to, "
-                "id_prefix, topic"
-            )
+        require_filter(due_from, due_to, id_prefix, topic, all=all)
         query = plan_list(
             now_ms=self.now_ms(), due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
         )
@@ -283,8 +271,7 @@ class Scheduler:
         id_prefix: str = "",
         topic: str | None = None,
     ) -> Iterator[Scheduled]:
-        """All pending schedules of `list`, page after page; those that come meanwhile may be
-        missing."""
+        """All pending schedules of `list`, page after page; what comes meanwhile may be missing."""
         cursor: str | None = ""
         while cursor is not None:
             page = self.list(

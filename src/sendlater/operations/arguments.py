@@ -283,3 +283,12 @@ def from_cursor(cursor: str) -> tuple[int, bytes]:
         return int(due), schedule_id
     except ValueError as error:
         raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error
+
+
+def require_filter(*given: object, all: bool) -> None:
+    """Raises BadRequest unless there is a filter, or `all`: an empty one may be a mistake."""
+    if any(given) == all:
+        raise BadRequest(
+            "expected either all=True or a filter that is not empty: due_from, due_to, "
+            "id_prefix, topic"
+        )

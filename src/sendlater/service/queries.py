@@ -1,6 +1,8 @@
 """The queries of a service: how each is started, ended, and started again."""
 
+import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import structlog
@@ -63,6 +65,12 @@ class Queries:
         self._watermark: Watermark | None = None
         self._etf1 = etf1
         self._lost = False
+        self._lanes_error: Exception | None = None
+        """What ended the thread that looks after the lanes."""
+        self._lanes_lock = threading.Lock()
+        """Held while lanes are started again: all queries must not end meanwhile."""
+        self._intake_lock = threading.Lock()
+        """Held while intake is started or ended: a lane that starts may have it read again."""
         self.pending = Pending.open(
             installation.redis_url, space=settings.space, shards=settings.shards
         )
@@ -139,9 +147,10 @@ class Queries:
     def _read_again(self) -> None:
         """Start intake again from the store's positions."""
         intake = self._workers[-1]
-        if intake.query is not None:
-            intake.query.stop()
-            intake.query, intake.next_s = None, 0.0
+        with self._intake_lock:
+            if intake.query is not None:
+                intake.query.stop()
+                intake.query, intake.next_s = None, 0.0
 
     def _start_copying(self) -> StreamingQuery:
         assert self._spark is not None
@@ -157,11 +166,12 @@ class Queries:
                 self._copier.commit(copying.query)
 
     def _look_after(self, worker: Worker, now_s: float) -> None:
-        worker.look_after(
-            now_s,
-            delay_s_max=self.settings.restart_delay_ms_max / 1000,
-            ended=self._require_owner,
-        )
+        with self._intake_lock if worker.name == "intake" else nullcontext():
+            worker.look_after(
+                now_s,
+                delay_s_max=self.settings.restart_delay_ms_max / 1000,
+                ended=self._require_owner,
+            )
 
     def _require_owner(self) -> None:
         try:

@@ -121,15 +121,38 @@ class Service(StoreWatch):
         )
 
     def watch(self, stop: threading.Event) -> None:
-        """Keep every query running until `stop` is set. Raises Fenced when overtaken."""
-        store_s = 0.0
-        while not stop.wait(WATCH_S):
-            now_s = time.monotonic()
-            for worker in () if self._lost else self._workers:
-                self._look_after(worker, now_s)
-            if now_s - store_s >= STORE_WATCH_S:
-                store_s = now_s
-                self._look_after_store(stop)
+        """Keep every query running until `stop` is set. Raises Fenced when overtaken.
+
+        A thread looks after the lanes: before one starts again, its deliveries are looked up, which
+        may take long. Intake must not wait for that."""
+        over = threading.Event()
+        lanes = threading.Thread(target=lambda: self._watch_lanes(over), name="lanes", daemon=True)
+        lanes.start()
+        try:
+            store_s = 0.0
+            while not stop.wait(WATCH_S):
+                if self._lanes_error is not None:
+                    raise self._lanes_error
+                now_s = time.monotonic()
+                for worker in () if self._lost else self._workers:
+                    if worker.lane is None:
+                        self._look_after(worker, now_s)
+                if now_s - store_s >= STORE_WATCH_S:
+                    store_s = now_s
+                    self._look_after_store(stop)
+        finally:
+            over.set()
+            lanes.join()
+
+    def _watch_lanes(self, over: threading.Event) -> None:
+        try:
+            while not over.wait(WATCH_S):
+                with self._lanes_lock:
+                    for worker in () if self._lost else self._workers:
+                        if worker.lane is not None:
+                            self._look_after(worker, time.monotonic())
+        except Exception as error:
+            self._lanes_error = error
 
     def stop(self) -> None:
         """Gracefully: lanes end their batches early; what they claimed is delivered and settled."""

@@ -19,11 +19,12 @@ class StoreWatch(Takeover):
     def _take_over_again(self, stop: threading.Event) -> None:
         """The store has lost data: end everything that uses it, and take over again."""
         self._lost = True
-        self._end_queries()
-        # What lanes have given to the producer must be on its topics before these are read.
-        stop.wait(self.settings.recovery_pause_ms / 1_000)
-        self._take_over(stop)
-        self._lost = False
+        with self._lanes_lock:
+            self._end_queries()
+            # What lanes have given to the producer must be on its topics before these are read.
+            stop.wait(self.settings.recovery_pause_ms / 1_000)
+            self._take_over(stop)
+            self._lost = False
 
     def _look_after_store(self, stop: threading.Event) -> None:
         """Notice a takeover, and a store that came back empty or older."""

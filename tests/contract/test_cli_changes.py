@@ -12,7 +12,7 @@ from sendlater import Record, Scheduler, Topics
 
 @pytest.fixture
 def sendlater(redis_url, space, tmp_path):
-    def run(*arguments, code=0):
+    def run(*arguments, code=0, stdin=subprocess.DEVNULL):
         environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
         environment |= {
             "SENDLATER_REDIS": redis_url,
@@ -20,7 +20,12 @@ def sendlater(redis_url, space, tmp_path):
             "SENDLATER_DATA_DIR": str(tmp_path),
         }
         done = subprocess.run(
-            [COMMAND, *arguments], env=environment, capture_output=True, timeout=120, check=False
+            [COMMAND, *arguments],
+            env=environment,
+            stdin=stdin,
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == code, done.stderr.decode()
         return done.stdout.decode().splitlines()
@@ -72,6 +77,16 @@ def test_what_matches_is_counted_before_it_is_cancelled(sendlater, scheduler):
     assert left() == ["b1"]
     assert json.loads(sendlater("cancel", "--all", "-y", "--json")[0])["cancelled"] == 1
     assert left() == []
+
+
+@pytest.mark.parametrize(("said", "code"), [(b"n\n", 2), (b"\n", 2), (b"y\n", 0)])
+def test_somebody_at_a_terminal_is_asked(sendlater, scheduler, said, code):
+    scheduler.send_later("t", b"v", delay=3_600, id="a")
+    hand, terminal = os.openpty()
+    os.write(hand, said)
+    sendlater("cancel", "--all", code=code, stdin=terminal)
+    os.close(hand), os.close(terminal)
+    assert (scheduler.get("a") is None) == (code == 0)
 
 
 def test_records_are_shown_and_dead_ones_sent_again(sendlater, redis_url, space):

@@ -88,9 +88,11 @@ def _matching(
 
 def _ask(count: int) -> None:
     """Raises BadRequest unless somebody at a terminal says yes."""
+    if not sys.stdin.isatty():
+        raise BadRequest(f"cancel: {count} match, and nobody can be asked: expected --yes")
     err.print(f"{count} match. Cancel them? [y/N] ", end="")
-    if not sys.stdin.isatty() or sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise BadRequest("cancel: expected --yes, or y as the answer; nothing is cancelled")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise BadRequest("cancel: expected y as the answer; nothing is cancelled")
 
 
 def _code(done: int, *, of: int) -> int:

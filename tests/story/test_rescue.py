@@ -87,3 +87,30 @@ def test_a_target_with_too_few_replicas_in_sync_delays_only_its_own(here, kafka)
         wait_until(lambda: reader.messages, "it arrives", timeout_s=60)
         assert [message.value() for message in reader.messages] == [b"patient"]
     assert not [m for m in here.readers[here.rejected].messages if m.value() == b"patient"]
+
+
+def test_a_target_created_again_with_fewer_partitions_gets_all_of_its_messages(here, kafka):
+    shrunk = f"shrunk-{here.name}"
+    create_topics(kafka, shrunk, partitions=4)
+    here.schedule(b"first", key=b"to-first", target=shrunk)
+    with Reader(kafka, shrunk) as reader:
+        wait_until(lambda: reader.messages, "the target is known", timeout_s=60)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_topics([shrunk]).values():
+        future.result(30)
+    wait_until(lambda: shrunk not in admin.list_topics(timeout=10).topics, "it is gone")
+    create_topics(kafka, shrunk, partitions=1)
+    for n in range(40):
+        keyed = [("scheduler-target-key", b"%d" % n)]
+        here.schedule(b"%d" % n, key=b"shrunk-%d" % n, target=shrunk, headers=keyed)
+        here.schedule(b"near-%d" % n, key=b"near-%d" % n)
+    for n in range(40):
+        here.arrival(b"near-%d" % n)
+    with Reader(kafka, shrunk) as reader:
+
+        def arrived():
+            return {message.value() for message in reader.messages} >= {
+                b"%d" % n for n in range(40)
+            }
+
+        wait_until(arrived, "each arrives at what is left", timeout_s=120)

@@ -18,6 +18,9 @@ def producer_options(settings: Settings) -> dict[str, str]:
         "kafka.max.block.ms": "10000",
         "kafka.delivery.timeout.ms": "30000",
         "kafka.request.timeout.ms": "15000",
+        # A target created again with fewer partitions: by default some records go to those that it
+        # had for five minutes, and fail their lane each time.
+        "kafka.metadata.max.age.ms": "10000",
         **spark_options(settings),
     }
 

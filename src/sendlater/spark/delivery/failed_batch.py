@@ -49,6 +49,9 @@ FOR_GOOD = frozenset(
 )
 """Errors for a record that the broker will never accept."""
 
+_REASONS = {KafkaError._UNKNOWN_PARTITION: Reason.BAD_TARGET}
+"""Reasons for some of these errors; for the others it is REFUSED."""
+
 PARTITION_UA = -1
 """In librdkafka: the producer chooses the partition."""
 
@@ -140,7 +143,7 @@ class RecordByRecord:
             told = f"topic {some[id].record.topic!r}: the broker says {refused[id].str()}"
             instead = rejected(
                 some[id],
-                (Reason.REFUSED, told),
+                (_REASONS.get(refused[id].code(), Reason.REFUSED), told),
                 self._targets.known,
                 rejected_topic=self._settings.rejected_topic,
             )

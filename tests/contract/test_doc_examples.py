@@ -14,6 +14,7 @@ from ledger import Reader, create_topics
 from servers import wait_until
 
 from sendlater import Topics, open_producer
+from sendlater.dialects import duration_ms
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,8 +90,10 @@ def test_what_redis_cli_is_told_to_do(redis_url, space):
 
 
 def test_the_instant_and_the_cancellation_of_the_how_to(redis_url, space):
-    _, instant, cancellation = examples("howto.md")
+    _, instant, cancellation, spread = examples("howto.md")
     said = {}
+    exec(compile(spread, "example", "exec"), said)
+    assert duration_ms(dict(said["headers"])["sendlater-spread"]) == 600_000
     exec(compile(instant, "example", "exec"), said)
     shell = re.search(r"--at (\S+)", (ROOT / "docs" / "howto.md").read_text())[1]
     assert said["headers"]["sendlater-at"] == shell

@@ -50,6 +50,8 @@ def rows(*headers):
             "value": [b"v" if one else None for one in there],
             "headers": [None, *headers, None],
             "dialect": ["headers"] * len(due),
+            "expires_ms": pa.nulls(len(due), pa.int64()),
+            "expires_after_ms": pa.nulls(len(due), pa.int64()),
             "origin_topic": ["in"] * len(due),
             "origin_partition": [0] * len(due),
             "origin_position": [0, *range(len(headers)), len(headers)],

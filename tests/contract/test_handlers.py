@@ -535,8 +535,8 @@ async def bill(event):
         worker.kill()
         worker.stderr.close()
     begun = {path.name[6:] for path in tmp_path.glob("begun-*")}
+    # The others may begin between the word "stopping" and the stop.
     assert {path.name[6:] for path in tmp_path.glob("ended-*")} == begun
-    assert len(begun) == 2
 
 
 def test_a_worker_starts_again_when_its_program_changes(redis_url, space, deliverer, tmp_path):

@@ -128,7 +128,13 @@ def headers_records(here):
     yield asks("ten thousand headers", *[("h", b"v")] * 10_000)
     yield asks("empty names", ("", b"1"), ("", None), ("", b"1"))
     spoofed = [(name, b"\xff") for name in vars(names).values() if isinstance(name, str)][:-4]
-    ours = [*names.TIMES, names.TARGET_TOPIC, names.TARGET_PARTITION, names.TARGET_KEY]
+    kinds = dict.fromkeys(names.EXPIRIES, "bad-expiry")
+    kinds |= {names.RETRY: "bad-retry", names.SPREAD: "bad-time"}
+    for name, expected in kinds.items():
+        for text in (b"\xff", b"", None, b"-1s", b"9" * 5_000 + b"x"):
+            yield asks(f"{name} {text!r:.20}", (name, text), expected=expected)
+    ours = [*names.TIMES, *kinds]
+    ours += [names.TARGET_TOPIC, names.TARGET_PARTITION, names.TARGET_KEY]
     yield asks("all our names", *[h for h in spoofed if h[0] not in ours])
     yield asks(
         "told already",
@@ -153,7 +159,9 @@ def headers_records(here):
         expected="bad-headers",
     )
     every = [(name, b"\xff") for name in names.CONTROL]
-    yield Hostile("tombstone", b"h-\x00nobody", None, every, 0, inbox)
+    yield Hostile("a null that comes again", b"h-null", None, every, "bad-retry", inbox)
+    others = [header for header in every if header[0] != names.RETRY]
+    yield Hostile("tombstone", b"h-\x00nobody", None, others, 0, inbox)
 
 
 def fitting_value(here):

@@ -303,6 +303,7 @@ def test_the_command_line_sends_shows_and_counts(here):
         "state": "pending",
         "due_ms": due_ms,
         "due": datetime.fromtimestamp(due_ms / 1_000, UTC).isoformat(timespec="milliseconds"),
+        "expires": None,
         "topic": here.target,
         "key": "k",
         "value": "from a pipe\n",

@@ -292,6 +292,11 @@ class Settings(BaseSettings):
         return tuple(inbox.topic for inbox in self.inboxes if inbox.journal)
 
     @property
+    def expired_topic(self) -> str:
+        """Topic for what has expired; empty: it is dropped."""
+        return self.dead_topic if self.expired == "dead-letter" else ""
+
+    @property
     def stands_by(self) -> bool:
         """Whether a start waits until another active service ends."""
         return bool(self.journals) if self.stand_by is None else self.stand_by

@@ -19,7 +19,7 @@ from sendlater.server.problems import PartlyDone, Problem
 from sendlater.server.topic_records import REDRIVEN
 from sendlater.store import Answer, Filter, Move
 from sendlater.store.audit import AuditTrail, Entry, Undo
-from sendlater.store.codec import pack, unpack
+from sendlater.store.codec import pack, unpack, with_due
 
 HOUR_MS = 3_600_000
 RESTORED = "restored"
@@ -259,7 +259,7 @@ class Bulk:
                 del left[undo.id]
                 continue
             due_ms = max(now_ms, undo.due_ms)
-            again.append(unpack(undo.id, b"\xcf" + due_ms.to_bytes(8, "big") + undo.packed))
+            again.append(unpack(undo.id, with_due(due_ms, undo.packed)))
         failed = None
         for schedule, error in zip(again, self._operations.write(again), strict=True):
             if error is None:

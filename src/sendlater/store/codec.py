@@ -59,6 +59,11 @@ def as_bytes(names: Sequence[str | bytes]) -> list[bytes]:
     return [name.encode() if isinstance(name, str) else name for name in names]
 
 
+def with_due(due_ms: int, packed: bytes) -> bytes:
+    """A packed record as the scripts return it, with its due time in front."""
+    return b"\xcf" + due_ms.to_bytes(8, "big") + packed
+
+
 def unpack_many(packed: Sequence[bytes]) -> list[Any]:
     """[due_ms, fields, due_ms, fields, ...] of rows as the scripts return them."""
     header = b"\xdd" + struct.pack(">I", 2 * len(packed))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from sendlater.limits import RELEASE_COUNT_MAX
-from sendlater.store.codec import unpack
+from sendlater.store.codec import unpack, with_due
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 from sendlater.store.scripts import script
@@ -153,6 +153,6 @@ class JournalCopy:
 def _origin(schedule_id: bytes, packed: bytes) -> str:
     # A row of `aside` begins with the due time, a row of `record` does not.
     if packed[:1] != b"\xcf":
-        packed = b"\xcf" + bytes(8) + packed
+        packed = with_due(0, packed)
     origin = unpack(schedule_id, packed).origin
     return origin.topic if origin else ""

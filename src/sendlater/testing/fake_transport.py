@@ -127,8 +127,8 @@ class FakeTransport:
                 expires_ms = schedule.expires_ms
                 if expires_ms is None or now_ms <= expires_ms:
                     self.topics.append(leaving(schedule)[0], at_ms=now_ms)
-                elif self.settings.expired == "dead-letter":
-                    dead = expired_schedule(schedule, now_ms=now_ms, topic=self.settings.dead_topic)
+                elif topic := self.settings.expired_topic:
+                    dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
                     self.topics.append(leaving(dead)[0], at_ms=now_ms)
 
     def _put(self, schedule: Schedule) -> None:

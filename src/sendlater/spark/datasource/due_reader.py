@@ -23,10 +23,9 @@ from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest
 from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX
 from sendlater.spark.datasource.options import count, installation, store
-from sendlater.spark.delivery.expired import has_expired, take_out
+from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.store import Batch, Claim, Pending, Shard
 from sendlater.store.admin import tell
-from sendlater.store.codec import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,22 +131,27 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> "Iterator[pa.RecordBatch]":
         """What was claimed, without what has expired: that comes later, for the dead-letter topic,
         or is dropped."""
-        now_ms = self.clock.now_ms()
-        rows = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
-        expired = {one.id: one for one in rows if has_expired(one, now_ms=now_ms)}
+        if not got.ids:
+            return
+        from sendlater.spark.arrow_rows import KIND, unpack_columns
+
+        ids, columns = got.ids, unpack_columns(got.packed)
+        expired = expired_rows(got, columns[KIND], self.clock)
         if expired:
             counts = take_out(
                 shard,
                 batch,
                 list(expired.values()),
                 owner=owner,
-                now_ms=now_ms,
-                dead_topic=self.settings.dead_topic if self.settings.expired != "drop" else "",
+                now_ms=self.clock.now_ms(),
+                dead_topic=self.settings.expired_topic,
                 journals=self.settings.journals,
             )
             tell(shard, counts)
-        if left := [row for row in zip(got.ids, got.packed, strict=True) if row[0] not in expired]:
-            yield _to_arrow([id for id, _ in left], [packed for _, packed in left])
+            keep = [n for n in range(len(ids)) if n not in expired]
+            ids, columns = [ids[n] for n in keep], [[one[n] for n in keep] for one in columns]
+        if ids:
+            yield _to_arrow(ids, columns)
 
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch: drop it."""
@@ -203,9 +207,9 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(ends)
 
 
-def _to_arrow(ids: Sequence[bytes], packed: Sequence[bytes]) -> "pa.RecordBatch":
-    from sendlater.spark.arrow_rows import pending_arrow, unpack_columns
+def _to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> "pa.RecordBatch":
+    from sendlater.spark.arrow_rows import pending_arrow
 
-    due, topic, partition, key, value, headers, *_ = unpack_columns(packed)
+    due, topic, partition, key, value, headers, *_ = columns
     topics = [name.decode() for name in topic]
     return pending_arrow(ids, due, topics, partition, key, value, headers)

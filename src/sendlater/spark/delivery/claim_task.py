@@ -14,10 +14,11 @@ from sendlater.limits import (
     WAIT_MS_MAX,
 )
 from sendlater.model import Target
+from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
-from sendlater.store.codec import EXPIRES, unpack
+from sendlater.store.codec import unpack
 from sendlater.store.wakeup import Wake
 
 if TYPE_CHECKING:
@@ -149,22 +150,14 @@ class ShardTask:
 
     def _expired(self, got: Claim, kinds: Sequence[int]) -> set[int]:
         """Rows that have expired; something else waits in their place now."""
-        if max(kinds) < EXPIRES:
-            return set()
-        from sendlater.spark.delivery.expired import has_expired, take_out
-
-        now_ms = self.clock.now_ms()
-        expiring = {
-            i: unpack(got.ids[i], got.packed[i]) for i, kind in enumerate(kinds) if kind >= EXPIRES
-        }
-        expired = {i: one for i, one in expiring.items() if has_expired(one, now_ms=now_ms)}
+        expired = expired_rows(got, kinds, self.clock)
         if expired:
             self.told.counts += take_out(
                 self.shard,
                 self.batch,
                 list(expired.values()),
                 owner=self.lane.owner,
-                now_ms=now_ms,
+                now_ms=self.clock.now_ms(),
                 dead_topic=self.lane.dead_topic,
                 journals=self.lane.journals.split(","),
             )

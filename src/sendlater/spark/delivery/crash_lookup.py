@@ -29,7 +29,7 @@ from sendlater.spark.journal.rewrite import write_again
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.topic_reads import deliveries, readable_topics, records_since
 from sendlater.store import Pending
-from sendlater.store.codec import pack, unpack
+from sendlater.store.codec import pack, unpack, with_due
 from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
@@ -229,11 +229,9 @@ class CrashLookup:
         for row in rows:
             if not has_expired(row.schedule, now_ms=now_ms):
                 found.append(row)
-            elif self._settings.expired == "dead-letter":
-                topic = self._settings.dead_topic
+            elif topic := self._settings.expired_topic:
                 dead = expired_schedule(row.schedule, now_ms=now_ms, topic=topic)
-                packed = b"\xcf" + dead.due_ms.to_bytes(8, "big") + pack(dead)
-                found.append(_Row(row.batch, packed, dead))
+                found.append(_Row(row.batch, with_due(dead.due_ms, pack(dead)), dead))
         return found
 
     def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:

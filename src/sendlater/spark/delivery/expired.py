@@ -3,14 +3,28 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from sendlater.clock import Clock
 from sendlater.dialects.rejected import dropped_schedule, expired_schedule
 from sendlater.model import Schedule
-from sendlater.store import Batch, Shard
+from sendlater.store import Batch, Claim, Shard
+from sendlater.store.codec import EXPIRES, unpack
 
 
 def has_expired(schedule: Schedule, *, now_ms: int) -> bool:
     """Whether a schedule must not be delivered any more."""
     return schedule.expires_ms is not None and schedule.expires_ms < now_ms
+
+
+def expired_rows(got: Claim, kinds: Sequence[int], clock: Clock) -> dict[int, Schedule]:
+    """The rows of a claim that have expired, by their places in it. Only those whose kind has an
+    expiry are unpacked."""
+    if max(kinds, default=0) < EXPIRES:
+        return {}
+    now_ms = clock.now_ms()
+    expiring = (
+        (n, unpack(got.ids[n], got.packed[n])) for n, kind in enumerate(kinds) if kind >= EXPIRES
+    )
+    return {n: one for n, one in expiring if has_expired(one, now_ms=now_ms)}
 
 
 def instead_of(

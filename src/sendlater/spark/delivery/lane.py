@@ -54,7 +54,7 @@ class Lane:
             lane=lane,
             run=run,
             check_targets=settings.on_kafka,
-            dead_topic=settings.dead_topic if settings.expired == "dead-letter" else "",
+            dead_topic=settings.expired_topic,
             journals=",".join(settings.journals),
             **{name: getattr(settings, name) for name in (*same, *more)},
         )

@@ -21,10 +21,8 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RELEASE_COUNT_MAX, REWRITE_AHEAD_MS
 from sendlater.model import Record, Schedule, State
 from sendlater.store import Pending
-from sendlater.store.codec import FIELDS, unpack
+from sendlater.store.codec import FIELDS, unpack, with_due
 
-UNDATED = b"\xcf" + bytes(8)
-"""Stands for the due time, which is not stored with a record."""
 PACKED = bytes([0x90 + FIELDS])
 """First byte of a packed record; no topic name begins so."""
 FLUSH_S = 30.0
@@ -83,7 +81,7 @@ def _version(schedule_id: bytes, kept: bytes) -> str:
     """The version of a surplus copy: stored as text, or the origin of a change's stored copy."""
     if kept[:1] != PACKED:
         return kept.decode()
-    origin = unpack(schedule_id, UNDATED + kept).origin
+    origin = unpack(schedule_id, with_due(0, kept)).origin
     assert origin is not None, "copies are read from journals"
     return f"{origin.topic}/{origin.partition}/{origin.position}"
 

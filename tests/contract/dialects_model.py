@@ -112,7 +112,9 @@ def model_expiry(headers, due_ms):
         return Reason.BAD_EXPIRY if after_ms is None else (None, min(after_ms, DUE_MS_MAX))
     number = int(text) if re.fullmatch(r"\+?\d{1,40}", text, re.ASCII) else None
     at_ms = model_instant(text) if number is None else number
-    if at_ms is None or not due_ms <= at_ms <= DUE_MS_MAX:
+    # A copy of a change was moved there.
+    least_ms = 0 if names.CHANGE in present else due_ms
+    if at_ms is None or not least_ms <= at_ms <= DUE_MS_MAX:
         return Reason.BAD_EXPIRY
     return at_ms, None
 
@@ -218,7 +220,8 @@ def model(record, place):
         partition = int(partition)
     size = len(record.value) + len(record.key or b"")
     size += sum(len(k.encode()) + len(v or b"") for k, v in headers)
-    if size > SETTINGS.max_payload_bytes:
+    is_copy = record.topic == "schedules" and any(name == names.CHANGE for name, _ in headers)
+    if size > SETTINGS.max_payload_bytes and not is_copy:
         return Reason.TOO_LARGE
     kept = [(k, v) for k, v in headers if k not in dropped]
     return id, due_ms, target, partition, key, value, kept or None, *expiry

@@ -195,6 +195,22 @@ def test_the_expiry_of_an_event_counts_if_the_setting_says_so(spark):
     assert [dict(row["headers"]).get(names.REJECTED) for row in rows[2:]] == [b"bad-expiry"] * 2
 
 
+def test_the_copy_of_a_change_was_accepted_before(spark):
+    """Moved past its expiry, a second ago, and larger by the header that marks it."""
+    chosen = SETTINGS.model_copy(update={"past": "reject", "past_grace_s": 0})
+    expires, change = (names.EXPIRES, b"%d" % (READ_MS - 9_000)), (names.CHANGE, b"c1")
+    soon = (names.DUE_MS, b"%d" % (READ_MS - 5_000))
+    filler = ("filler", b"x" * SETTINGS.max_payload_bytes)
+    copies = [schedule(SOON, TARGET, expires, change), schedule(soon, TARGET, change)]
+    copies.append(schedule(SOON, TARGET, filler, change))
+    first = [schedule(*(pair for pair in one.headers if pair != change)) for one in copies]
+    rows = decode(spark, copies + first, chosen)
+    assert [(row["dialect"], row["change"]) for row in rows[:3]] == [("headers", "c1")] * 3
+    assert [dict(row["headers"])[names.REJECTED] for row in rows[3:]] == [
+        *(b"bad-expiry", b"past", b"too-large")
+    ]
+
+
 def test_time_buckets_refuse_an_expiry(spark):
     chosen = SETTINGS.model_copy(update={"pending": "buckets"})
     (row,) = decode(spark, [schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"1m"))], chosen)

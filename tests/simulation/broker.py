@@ -325,15 +325,20 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     kept = [(n, v) for n, v in entry.headers if n not in names.CONTROL]
     nothing = (None, None, None)
     due, target = entry.header(names.DUE_MS), entry.header(names.TARGET_TOPIC)
+    expires, after = entry.header(names.EXPIRES), entry.header(names.EXPIRES_AFTER)
+    moved = entry.header(names.CHANGE) or entry.header(names.AGAIN)
+    too_soon = expires is not None and due is not None and int(expires) < int(due) and not moved
+    expiry: tuple[int | None, int | None] = (None, None)
     body: tuple[Any, ...]
     if entry.key is not None and entry.value is None:
         done = entry.header(names.ORIGIN) if topic in settings.journals else None
         waited = entry.header(names.ID)
         about_rejected = done is not None and waited == done.replace(b"/", b"-")
         body = (entry.key, None, *nothing, done, None, "headers")
-    elif entry.key is None or due is None:
+    elif entry.key is None or due is None or too_soon:
+        reason = Reason.BAD_EXPIRY if too_soon else Reason.NO_TIME
         told = [
-            (names.REJECTED, Reason.NO_TIME.value.encode()),
+            (names.REJECTED, reason.value.encode()),
             (names.REJECTED_DETAIL, b"simulated"),
             (names.ORIGIN, f"{topic}/{number}/{at}".encode()),
             (names.ORIGIN_TIMESTAMP_MS, b"%d" % entry.timestamp_ms),
@@ -345,6 +350,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     else:
         where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
         body = (entry.key, int(due), *where, entry.value, _structs(kept) or None, "headers")
+        after_ms = None if after is None else round(float(after) * 1_000)
+        expiry = (None if expires is None else int(expires), after_ms)
     change = entry.header(names.CHANGE)
     if body[1] is None and about_rejected:
         change = b"waited " + waited
@@ -352,7 +359,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
     shard = zlib.crc32(body[0]) % settings.shards
-    return (*body, None, None, *origin, shard, None if change is None else change.decode())
+    return (*body, *expiry, *origin, shard, None if change is None else change.decode())
 
 
 def _structs(headers: Headers) -> list[dict[str, Any]]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from broker import Broker, Entry
 from engine import Simulation
-from world import Actor, World
+from world import START_MS, Actor, World
 
 from sendlater.dialects import names
+from sendlater.model import Expiry
 from sendlater.store import Batch, Pending
 
 
@@ -21,6 +22,7 @@ class Version:
     due_ms: int | None
     value: bytes | None
     target: str = ""
+    expiry: Expiry | None = None
     place: tuple[str, int, int] | None = None
     acked_ms: int = 0
     acked_at: float = 0.0
@@ -28,6 +30,13 @@ class Version:
     arrivals: list[str] = field(default_factory=list)
     allowed: Counter[str] = field(default_factory=Counter)
     """Copies beyond the first that a crash may cause, by reason."""
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The last instant at which it may be delivered."""
+        if self.due_ms is None or self.expiry is None:
+            return None
+        return self.expiry.at_ms(self.due_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,7 @@ class Ledger:
         if row["due_ms"] > actor.clock_read:
             early_ms = row["due_ms"] - actor.clock_read
             self._break(f"{early_ms} ms early: {version.id!r}")
+        self._look_at_expiry(version, actor, row)
         if row["dialect"] != "rejected":
             self._look_for_newer(version, claimed_at)
         self._allow(version, actor, claimed_at, rejected=row["dialect"] == "rejected")
@@ -159,6 +169,19 @@ class Ledger:
             read_again = self.rebuilt or self.settings.horizon_ms is not None
             if same and not (died and read_again) and at < claimed_at and not self._lost_since(at):
                 self._break(f"{_told(version)} claimed after a door had taken it back")
+
+    def _look_at_expiry(self, version: Version, actor: Actor, row: Mapping[str, Any]) -> None:
+        """What has expired is not delivered; what is dead for that reason has expired."""
+        told = [h["value"] for h in row["headers"] or () if h["key"] == names.EXPIRY]
+        if row["dialect"] == "rejected":
+            if told and int(told[-1]) >= actor.clock_read:
+                self._break(f"{_told(version)} dead before it expired at {told[-1]!r}")
+            return
+        expires_ms = version.expires_ms
+        if self.world.skewed or expires_ms is None:
+            return
+        if expires_ms < START_MS + int(actor.claimed_at):
+            self._break(f"{_told(version)} claimed after it expired at {expires_ms}")
 
     def _newer(self, version: Version) -> list[Version]:
         if version.place is None:

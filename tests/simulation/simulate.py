@@ -26,8 +26,10 @@ from world import START_MS, Actor, Event, Process, Stuck, World
 
 from sendlater.config import Settings, load
 from sendlater.dialects import names
+from sendlater.dialects.encode import expiry_headers
 from sendlater.errors import SendlaterError
 from sendlater.local.redis_server import RedisServer
+from sendlater.model import Expiry
 from sendlater.spark.intake import watermark
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.store import Admin, Answer, Move, Pending
@@ -50,7 +52,7 @@ SHRINK_S = 20.0
 VERBS = (
     *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
-    *("complete", "remove", "cancel", "move"),
+    *("complete", "remove", "cancel", "move", "expire"),
 )
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
@@ -164,6 +166,8 @@ def _deed(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
         "dies": rng.random() < 0.1,
         "change": rng.choice(("c%d", "c|%d", "|%d", "c%d|")) % number,
         "number": number,
+        "expires_in": rng.choice((None, None, None, 0, 400, 3_000)),
+        "after_due": rng.random() < 0.5,
     }
     return Happening(at_ms, kind, facts)
 
@@ -327,15 +331,20 @@ class Run:
         self.world.say(f"writes {version.id!r} {version.due_ms} {(version.value or b'')[:12]!r}")
         self.broker.append("inbox", number, version.id, version.value, headers, version)
 
-    def _schedule(self, *, id: bytes, due_in: int, topic: str, value: bytes, **_: Any) -> None:
+    def _schedule(self, *, id: bytes, due_in: int, topic: str, value: bytes, **facts: Any) -> None:
         due_ms = self.world.now_ms() + due_in
         self._latest_ms = max(self._latest_ms, due_ms)
+        expiry = None
+        if facts["expires_in"] is not None:
+            since_ms = 0 if facts["after_due"] else due_ms
+            expiry = Expiry(since_ms + facts["expires_in"], after_due=facts["after_due"])
         headers = [
             ("trace", b"\xff"),
             (names.DUE_MS, b"%d" % due_ms),
             (names.TARGET_TOPIC, topic.encode()),
+            *expiry_headers(expiry),
         ]
-        self._append(self.ledger.write(Version(id, due_ms, value, topic)), headers)
+        self._append(self.ledger.write(Version(id, due_ms, value, topic, expiry)), headers)
 
     def _cancel(self, *, id: bytes, **_: Any) -> None:
         self._append(self.ledger.write(Version(id, None, None)), [])
@@ -359,6 +368,9 @@ class Run:
             self.world.pause(100)
         return False
 
+    def _expired(self, version: Version) -> bool:
+        return version.expires_ms is not None and version.expires_ms < self.world.now_ms()
+
     def _door_get(self, *, id: bytes, **_: Any) -> None:
         versions = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up() or self.plan.horizon or self.ledger.losses:
@@ -367,7 +379,7 @@ class Run:
         newest = max(versions, key=lambda one: one.place, default=None)
         if newest is None or newest.target != "out" or newest.handed_at or newest.arrivals:
             return
-        if found is None and self.ledger.is_owed(newest):
+        if found is None and self.ledger.is_owed(newest) and not self._expired(newest):
             self.ledger._break(f"a door does not see {id!r}")
 
     def _door_cancel(self, *, id: bytes, dies: bool, **_: Any) -> None:
@@ -388,9 +400,9 @@ class Run:
         alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
         if answer is Answer.UNKNOWN and found is not None and alone:
             for version in self.ledger.by_value[found.record.value]:
-                # What its target has refused meanwhile waits as a rejected record.
+                # What its target has refused, or what has expired, waits as a rejected record.
                 same = version.id == id and version.due_ms == found.due_ms
-                same = same and version.target == TARGET
+                same = same and version.target == TARGET and not self._expired(version)
                 if same and not version.handed_at and not self.ledger._newer(version):
                     self.ledger._break(f"a door does not take back {id!r}")
         self.ledger.unsure[id] -= 1
@@ -405,7 +417,7 @@ class Run:
         _, after = Admin(self.pending).move(Move(id, due_ms, "", change))
         if after is not None:
             self._latest_ms = max(self._latest_ms, due_ms)
-            version.value = after.record.value
+            version.value, version.expiry = after.record.value, after.expiry
             self.ledger.by_value[version.value].append(version)
             if dies:
                 return
@@ -418,6 +430,7 @@ class Run:
                 (names.DUE_MS, b"%d" % due_ms),
                 (names.TARGET_TOPIC, after.record.topic.encode()),
                 (names.CHANGE, change.encode()),
+                *expiry_headers(after.expiry),
             ]
             self._append(version, headers)  # type: ignore[arg-type]
         else:

@@ -17,7 +17,7 @@ import simulate
 from world import substituted
 
 from sendlater.service import service
-from sendlater.spark.delivery import claim_task
+from sendlater.spark.delivery import claim_task, expired
 from sendlater.spark.intake import park_sink as sink
 from sendlater.store import scripts, shard
 
@@ -86,6 +86,10 @@ AGAIN = ("task-sleeps", "speculate", "task-dies")
 STORE = ("store-goes-back", "store-emptied")
 
 MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
+    "what has expired is delivered": (
+        ("intake-stuck",),
+        (python(expired.has_expired, "schedule.expires_ms < now_ms", "False"),),
+    ),
     "release brings back what was cancelled": (
         LATE,
         (lua("release", "string.byte(packed) == 207 and ", ""),),

@@ -349,7 +349,7 @@ class World:
 
 
 VERBS = (
-    *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "fence"),
+    *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
     *("find", "horizon", "lease", "mark", "move", "park", "plan", "readmit"),
     *("release", "remove", "settle", "settle_some", "tell"),
 )

@@ -48,7 +48,7 @@ def encode_headers(
             _check_ms("due_ms", due_ms)
             headers.append((names.DUE_MS, b"%d" % due_ms))
         headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
-    headers += _expiry(expiry)
+    headers += expiry_headers(expiry)
     headers.append((names.TARGET_TOPIC, record.topic.encode()))
     if record.key is not None:
         headers.append((names.TARGET_KEY, record.key))
@@ -69,7 +69,7 @@ def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
         *(() if anew else ((names.AGAIN, version.encode()),)),
         (names.DUE_MS, b"%d" % schedule.due_ms),
         (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
-        *_expiry(schedule.expiry),
+        *expiry_headers(schedule.expiry),
         (names.TARGET_TOPIC, record.topic.encode()),
     ]
     if record.key is not None:
@@ -137,7 +137,8 @@ def encode_envelope(
     return Record(topic=inbox, key=record.key, value=value.encode(), headers=headers)
 
 
-def _expiry(expiry: Expiry | None) -> Headers:
+def expiry_headers(expiry: Expiry | None) -> Headers:
+    """The header of an expiry; none if there is none. Raises BadTime."""
     if expiry is None:
         return []
     if expiry.after_due:

@@ -50,8 +50,8 @@ def reason_of(settings: "Settings") -> str:
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
-        # A copy was accepted before, and is larger by the header that marks it.
-        f"{bytes_count} > {settings.max_payload_bytes} AND copy_of IS NULL": Reason.TOO_LARGE,
+        # It is larger by the header that marks it.
+        f"{bytes_count} > {settings.max_payload_bytes} AND NOT {_IS_COPY}": Reason.TOO_LARGE,
     }
     told = " ".join(
         f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
@@ -60,11 +60,17 @@ def reason_of(settings: "Settings") -> str:
     return f"CASE {told} END"
 
 
+_IS_CHANGE = f"dialect = 'headers' AND array_contains(names, {sql.text(names.CHANGE)})"
+_IS_COPY = f"(copy_of IS NOT NULL OR ({_IS_CHANGE}))"
+"""Whether a record is a copy of a schedule that was accepted before."""
+
+
 def _bad_expiry() -> str:
-    """Unreadable, or over before the schedule is due."""
+    """Unreadable, or over before the schedule is due; a copy was moved there, and will expire."""
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
-        f"OR expires_ms > {DUE_MS_MAX} OR (expires_ms < due_ms AND retry_text IS NULL)"
+        f"OR expires_ms > {DUE_MS_MAX} "
+        f"OR (expires_ms < due_ms AND retry_text IS NULL AND NOT {_IS_COPY})"
     )
 
 
@@ -79,7 +85,8 @@ def _past(settings: "Settings") -> str:
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
     # A copy was checked when it was made; copying takes time.
     copied = f"array_contains(names, {sql.text(names.COPIED)})"
-    return f"due_ms < {second_ms} - {settings.past_grace_s * 1_000}L AND NOT {copied}"
+    limit_ms = f"{second_ms} - {settings.past_grace_s * 1_000}L"
+    return f"due_ms < {limit_ms} AND NOT {copied} AND NOT {_IS_COPY}"
 
 
 def _bad_time() -> str:

@@ -115,9 +115,9 @@ class Handlers:
 
         At most `parallelism` calls run at once in this process. `timeout` is in seconds; a function
         that is not async cannot be interrupted, and counts against `parallelism` until it returns.
-        The event is decoded to the type hint of `event` by `codec`, or that of all types. What
-        `retry` may be text, "5s,30s,5m" ([grammar](docs/retry.md)). What
-        comes back is a Task: the function, with `enqueue` and `cancel` for events of this type.
+        The event is decoded to the type hint of `event` by `codec`, or that of all types. `retry`
+        may be text, "5s,30s,5m" ([grammar](docs/retry.md)). What comes back is a Task: the
+        function, with `enqueue` and `cancel` for events of this type.
         Raises BadRequest for a type that has a handler already.
         """
         if not 1 <= parallelism <= PARALLELISM_MAX:

@@ -117,6 +117,7 @@ async function show() {
     document.title = `${one.id} - sendlater`;
     $("#state").replaceChildren(state(one.state));
     fact("due", when(one.due_ms)); fact("topic", one.topic);
+    if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
     if (one.caller) fact("caller", one.caller);

@@ -11,12 +11,15 @@ from rest_calls import settings_for
 from servers import ServiceProcess
 from starlette.testclient import TestClient
 
-from sendlater import Record, Topics
+from sendlater import Topics
 from sendlater.clock import SystemClock
 from sendlater.config import load
+from sendlater.dialects.deliver import leaving
+from sendlater.dialects.rejected import expired_schedule
 from sendlater.errors import Unavailable
 from sendlater.server.app import make_app
 from sendlater.server.process import HttpProcess
+from sendlater.spark.delivery.expired import has_expired
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import unpack
 from sendlater.testing import Fake
@@ -106,13 +109,10 @@ def deliverer(redis_url, space):
             got = shard.claim(batch, owner=owner, now_ms=now_ms, count_max=1_000)
             for schedule_id, packed in zip(got.ids, got.packed, strict=True):
                 schedule = unpack(schedule_id, packed)
-                headers = [
-                    *schedule.record.headers,
-                    ("sendlater-id", schedule_id),
-                    ("sendlater-due", b"%d" % schedule.due_ms),
-                ]
-                record = schedule.record
-                topics.produce(Record(topic=record.topic, value=record.value, headers=headers))
+                if has_expired(schedule, now_ms=now_ms):
+                    schedule = expired_schedule(schedule, now_ms=now_ms, topic="dead-letters")
+                for record in leaving(schedule):
+                    topics.produce(record)
         pending.settle(batch)
 
     def work():

@@ -112,8 +112,8 @@ def model_expiry(headers, due_ms):
         return Reason.BAD_EXPIRY if after_ms is None else (None, min(after_ms, DUE_MS_MAX))
     number = int(text) if re.fullmatch(r"\+?\d{1,40}", text, re.ASCII) else None
     at_ms = model_instant(text) if number is None else number
-    # A copy of a change was moved there.
-    least_ms = 0 if names.CHANGE in present else due_ms
+    # A copy of a change was moved there, a retry is only tried again.
+    least_ms = 0 if present & {names.CHANGE, names.RETRY_ATTEMPT} else due_ms
     if at_ms is None or not least_ms <= at_ms <= DUE_MS_MAX:
         return Reason.BAD_EXPIRY
     return at_ms, None

@@ -355,6 +355,32 @@ def test_the_same_type_and_id_replaces_also_between_attempts(handlers):
     assert seen == ["bad", "good", "last"]
 
 
+def test_a_retry_keeps_the_expiry_of_its_event(handlers, place):
+    seen = []
+
+    @handlers.on("code", retry=Backoff(min_s=0.6, retries=3))
+    async def code(event):
+        seen.append(event)
+        raise ValueError("not today")
+
+    async def told(app):
+        sent = await code.enqueue("123456", delay=0, expires_after=0.3)
+        assert sent.schedule.expires_ms == sent.due_ms + 300
+        await until(lambda: len(dead_letters(place)) == 1, "its retry has expired")
+
+    story(handlers, told)
+    assert seen == ["123456"]
+    assert dict(dead_letters(place)[0].headers)["sendlater-rejected"] == b"expired"
+
+
+def test_an_event_is_spread_by_its_id(handlers):
+    async def told(app):
+        due = [(await app.enqueue("x", 1, delay=100, spread="1h", id=i)).due_ms for i in "aab"]
+        assert abs(due[0] - due[1]) < 60_000 < abs(due[0] - due[2])
+
+    story(handlers, told)
+
+
 def test_removed_and_closed_handlers_finish_what_they_have_begun(handlers, place):
     begun, ended = [], []
     gate = None

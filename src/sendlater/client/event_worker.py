@@ -20,6 +20,7 @@ from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
 from sendlater.client.events import Context, context_of, retry_id
 from sendlater.client.quiet_log import log
+from sendlater.client.retries import expiry_of
 from sendlater.client.tracing import handling
 from sendlater.dialects.names import EVENT_ID
 from sendlater.errors import BadRequest, NoAttemptsLeft, Unavailable
@@ -254,7 +255,12 @@ class EventWorker:
         log().info(
             "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
         )
-        schedule = Schedule(id=retry_id(self.type, context.id), due_ms=due_ms, record=again)
+        schedule = Schedule(
+            id=retry_id(self.type, context.id),
+            due_ms=due_ms,
+            record=again,
+            expiry=expiry_of(record.headers),
+        )
         try:
             settled = await self._insist(schedule)
         except BadRequest as error:

@@ -148,6 +148,9 @@ class Handlers:
         *,
         delay: Delay | None = None,
         at: Instant | None = None,
+        spread: Delay | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
@@ -156,11 +159,13 @@ class Handlers:
         once. Starts nothing: a process that only enqueues handles no events.
 
         A new event of the same type and id replaces it, also while it waits for a retry. `context`
-        is passed to the handler. Raises BadTime, BadRequest, Unavailable.
+        is passed to the handler. `spread`, `expires` and `expires_after` as in
+        Scheduler.send_later; a retry keeps the expiry. Raises BadTime, BadRequest, Unavailable.
         """
         scheduler = await self._connected()
         codec = self._wanted[type_].codec if type_ in self._wanted else self._codec
         headers: Headers = []
+        name = new_id() if id is None else id
         planned = plan_send(
             type_,
             await encoded(codec, event, topic=type_, headers=headers),
@@ -169,8 +174,11 @@ class Handlers:
             key=key,
             delay=0 if delay is None and at is None else delay,
             at=at,
+            spread=spread,
+            expires=expires,
+            expires_after=expires_after,
+            id=event_id(type_, name).decode(errors="surrogateescape"),
         )
-        name = new_id() if id is None else id
         schedule = as_event(planned, type_=type_, id=name, context=dict(context or {}))
         if id is not None:
             await scheduler.forget(retry_id(type_, name))

@@ -63,7 +63,7 @@ def come_again(message: Any, *, policy: Backoff, now_ms: int) -> Schedule:
         id=schedule_id,
         due_ms=now_ms + policy.pause_ms(attempt, seed=schedule_id),
         record=replace(record, topic=target, key=_key(record), headers=kept, partition=None),
-        expiry=_expiry(record),
+        expiry=expiry_of(record.headers),
     )
 
 
@@ -133,9 +133,9 @@ def _id(target: str, retry_of: bytes, attempt: int) -> bytes:
     return f"retry-{own}-{attempt}".encode()
 
 
-def _expiry(record: Record) -> Expiry | None:
-    """That of the delivery that failed; one that is not a number is none."""
-    given = (_first(record.headers, names.EXPIRY) or b"").decode(errors="replace")
+def expiry_of(headers: Headers) -> Expiry | None:
+    """That of a delivery, which its retries keep; one that is not a number is none."""
+    given = (_first(headers, names.EXPIRY) or b"").decode(errors="replace")
     return Expiry(min(int(given), DUE_MS_MAX)) if re.fullmatch(WHOLE, given) else None
 
 

@@ -23,6 +23,9 @@ class Events(Protocol):
         *,
         delay: Delay | None = None,
         at: Instant | None = None,
+        spread: Delay | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
@@ -56,13 +59,25 @@ class Task(Generic[Event, More, Answer]):
         *,
         delay: Delay | None = None,
         at: Instant | None = None,
+        spread: Delay | None = None,
+        expires: Instant | None = None,
+        expires_after: Delay | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> AsyncScheduled:
         """Have the function called with `event`; see Handlers.enqueue."""
         return await self.app.enqueue(
-            self.type, event, delay=delay, at=at, id=id, key=key, context=context
+            self.type,
+            event,
+            delay=delay,
+            at=at,
+            spread=spread,
+            expires=expires,
+            expires_after=expires_after,
+            id=id,
+            key=key,
+            context=context,
         )
 
     async def cancel(self, id: str) -> Cancelled:

@@ -66,11 +66,12 @@ _IS_COPY = f"(copy_of IS NOT NULL OR ({_IS_CHANGE}))"
 
 
 def _bad_expiry() -> str:
-    """Unreadable, or over before the schedule is due; a copy was moved there, and will expire."""
+    """Unreadable, or over before the schedule is due; a retry or what was moved will expire."""
+    is_retry = f"retry_text IS NOT NULL OR array_contains(names, {sql.text(names.RETRY_ATTEMPT)})"
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
         f"OR expires_ms > {DUE_MS_MAX} "
-        f"OR (expires_ms < due_ms AND retry_text IS NULL AND NOT {_IS_COPY})"
+        f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_IS_COPY})"
     )
 
 

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
         BadSettings,
         BadTime,
         BrokerUnavailable,
+        ConditionFailed,
         NoAttemptsLeft,
         NotSupported,
         SendlaterError,
         StoreUnavailable,
         Unavailable,
     )
-    from sendlater.model import Cancelled, Moved, Record, State
+    from sendlater.model import Cancelled, Moved, Record, Standing, State
     from sendlater.operations.transport import Matched
     from sendlater.topics import Consumer, Topics
 
@@ -42,6 +43,7 @@ _HOMES = {
     "BadTime": "errors",
     "BrokerUnavailable": "errors",
     "Cancelled": "model",
+    "ConditionFailed": "errors",
     "Consumer": "topics",
     "Context": "client.events",
     "Dead": "client.backoff",
@@ -58,6 +60,7 @@ _HOMES = {
     "Scheduler": "client.scheduler",
     "SchedulingProducer": "client.scheduling_producer",
     "SendlaterError": "errors",
+    "Standing": "model",
     "State": "model",
     "StoreUnavailable": "errors",
     "Task": "client.task",
@@ -76,6 +79,7 @@ __all__ = [
     "BadTime",
     "BrokerUnavailable",
     "Cancelled",
+    "ConditionFailed",
     "Consumer",
     "Context",
     "Dead",
@@ -92,6 +96,7 @@ __all__ = [
     "SchedulingProducer",
     "SendlaterError",
     "SerializerCodec",
+    "Standing",
     "State",
     "StoreUnavailable",
     "Task",

@@ -5,6 +5,7 @@ SendlaterError
 │   ├── BadTime            neither or both of delay and at, a naive datetime, unreadable text
 │   ├── BadSettings        a setting is unknown, missing or contradicts another
 │   ├── NoAttemptsLeft     a record has been retried as often as its Backoff allows
+│   ├── ConditionFailed    a schedule was to be created under a condition, which does not hold
 │   └── NotSupported       this installation cannot do that; the message says where to look
 ├── Unavailable            something is down or missing: try again later, nothing is lost
 │   ├── StoreUnavailable   Redis does not answer
@@ -18,6 +19,11 @@ SendlaterError
 
 A record that cannot be scheduled raises nothing: it goes to the rejected topic with a `Reason`.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sendlater.model import Standing
 
 
 class SendlaterError(Exception):
@@ -38,6 +44,15 @@ class BadSettings(BadRequest):
 
 class NoAttemptsLeft(BadRequest):
     """A record has been retried as often as its Backoff allows."""
+
+
+class ConditionFailed(BadRequest):
+    """The condition of a schedule does not hold: nothing has changed. `standing` is what has its id
+    instead, None if nothing has."""
+
+    def __init__(self, told: str, *, standing: "Standing | None" = None) -> None:
+        super().__init__(told)
+        self.standing = standing
 
 
 class NotSupported(BadRequest):

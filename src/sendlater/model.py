@@ -45,6 +45,7 @@ class Reason(StrEnum):
     CANNOT_EXPIRE = "cannot-expire"
     EXPIRED = "expired"
     BAD_RETRY = "bad-retry"
+    BAD_CONDITION = "bad-condition"
     NO_ATTEMPTS_LEFT = "no-attempts-left"
     MILLISECONDS = "milliseconds"
     TOO_FAR = "too-far"
@@ -124,6 +125,17 @@ class Schedule:
     def expires_ms(self) -> int | None:
         """The last instant at which it may be delivered, milliseconds since 1970."""
         return None if self.expiry is None else self.expiry.at_ms(self.due_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What has an id, when a condition about it does not hold: its version, when it is due
+    (milliseconds since 1970), and whether it is pending or claimed."""
+
+    id: str
+    version: str
+    due_ms: int
+    state: State
 
 
 @dataclass(frozen=True, slots=True)

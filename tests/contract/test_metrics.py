@@ -47,6 +47,7 @@ def test_every_number_is_of_the_store(pending):
     put(pending, b"far", NOW_MS + 7_200_000)
     put(pending, b"far", NOW_MS + 7_200_001)
     put(pending, b"gone", NOW_MS)
+    pending.shard_of(b"far").park([b"far", f"if absent|{NOW_MS}", b""])
     admin = Admin(pending)
     admin.cancel(b"gone")
     admin.move(Move(b"far", NOW_MS + 7_200_002))
@@ -68,6 +69,7 @@ def test_every_number_is_of_the_store(pending):
     assert got[("sendlater_due", ("within", "1d"))] == 4
     assert got[("sendlater_parked_total",)] == 6
     assert got[("sendlater_replaced_total",)] == 1
+    assert got[("sendlater_unmet_total",)] == 1
     assert got[("sendlater_cancelled_total",)] == 1
     assert got[("sendlater_rescheduled_total",)] == 1
     assert got[("sendlater_rejected_total", ("reason", "no-time"))] == 2

@@ -23,13 +23,14 @@ from sendlater.cli.connection import (
     FAILED,
     INTERRUPTED,
     NO_CONNECTION,
+    NOT_HELD,
     OK,
     USAGE,
     Connection,
     app,
     err,
 )
-from sendlater.errors import BadRequest, SendlaterError, Stopped, Unavailable
+from sendlater.errors import BadRequest, ConditionFailed, SendlaterError, Stopped, Unavailable
 
 CONNECTION = {f"--{one.name.replace('_', '-')}" for one in fields(Connection)}
 
@@ -38,6 +39,8 @@ def main() -> None:
     """The entry point: runs a command, and converts errors to a message and an exit code."""
     try:
         code = app(behind_command(sys.argv[1:]))
+    except ConditionFailed as error:
+        code = _fail(error, NOT_HELD)
     except BadRequest as error:
         code = _fail(error, USAGE)
     except Unavailable as error:

@@ -1,7 +1,7 @@
 """Shared by all commands: the apps, the exit codes, the connection options.
 
 Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5 cannot connect,
-130 interrupted.
+6 a condition does not hold, 130 interrupted.
 """
 
 import os
@@ -22,6 +22,7 @@ from sendlater.errors import BadRequest, BrokerUnavailable, Unavailable
 from sendlater.logs import configure
 
 OK, FAILED, USAGE, NOT_FOUND, PARTLY, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+NOT_HELD = 6
 BROKER_TIMEOUT_S = 10.0
 """Longest wait for the broker's first answer."""
 

@@ -52,6 +52,7 @@ def send(
     expires_after: str | None = None,
     id: str | None = None,
     partition: int | None = None,
+    only_if: str | None = None,
     jsonl: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     json_: Json = False,
     connection: Connection = HERE,
@@ -70,6 +71,7 @@ def send(
         expires_after: The same, counted from the due time; in the forms of --delay.
         id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
+        only_if: absent, earlier, later or version=V: only if what has this id allows it.
         jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
             headers, spread, expires or expires_after, id, partition. `-` reads standard input.
     """
@@ -77,7 +79,7 @@ def send(
 
     given = (topic, value, key, header, delay, at, spread, expires, expires_after, id, partition)
     if jsonl is not None:
-        if any(one is not None for one in given):
+        if any(one is not None for one in (*given, only_if)):
             raise BadRequest("send: expected --jsonl alone, got a message besides")
         return _send_file(jsonl, connection)
     if topic is None or value is None:
@@ -94,6 +96,7 @@ def send(
         expires_after=expires_after,
         id=id,
         partition=partition,
+        only_if=only_if,
     )
     settings = connection.settings()
     request.check(settings)

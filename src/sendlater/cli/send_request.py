@@ -57,6 +57,7 @@ class SendRequest:
     expires_after: str | float | None = None
     id: str | None = None
     partition: int | None = None
+    only_if: str | None = None
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
@@ -74,8 +75,13 @@ class SendRequest:
         return cls(**{**fields, "value": value})
 
     def send(self, scheduler: Scheduler) -> Sent:
-        """Send to the inbox. Raises BadTime, BadRequest, BrokerUnavailable."""
-        if scheduler.remote is not None:
+        """Send to the inbox. Raises BadTime, BadRequest, BrokerUnavailable; with a condition also
+        ConditionFailed."""
+        if self.only_if is not None:
+            settings = load() if scheduler.remote is not None else scheduler.settings
+            meant, _ = self._planned(settings, inbox="unknown")
+            scheduler.create(meant, only_if=self.only_if)
+        elif scheduler.remote is not None:
             meant, _ = self._planned(load(), inbox="unknown")
             scheduler.remote.send(meant, done=lambda _: None)
         else:

@@ -90,6 +90,7 @@ class AsyncScheduler:
         expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
+        only_if: str | None = None,
         wait: bool = True,
         on_sent: "OnAsyncSent | None" = None,
     ) -> AsyncScheduled:
@@ -110,6 +111,12 @@ class AsyncScheduler:
         )
         with scheduling(schedule, now_ms=self.sync.now_ms()) as schedule:
             scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]
+            if only_if is not None:
+                create = self.sync._sender.create
+                scheduled.schedule = await self._call(create, schedule, only_if=only_if, wait=wait)
+                if on_sent is not None:
+                    on_sent(None, scheduled)
+                return scheduled
             return await self._send(scheduled, wait=wait, on_sent=on_sent)
 
     async def _send(
@@ -134,9 +141,9 @@ class AsyncScheduler:
         """Send a schedule as it is, and wait until it was accepted."""
         # If the producer's queue has room, sending costs less than changing threads.
         if self.sync._transport.ready():
-            future = self.sync._submit(schedule)
+            future = self.sync._sender.submit(schedule)
         else:
-            future = await self._call(self.sync._submit, schedule)
+            future = await self._call(self.sync._sender.submit, schedule)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), SEND_TIMEOUT_S)
         except TimeoutError as error:

@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,18 @@ from urllib.parse import quote
 import httpx2
 
 from sendlater.clock import SystemClock
-from sendlater.errors import BadRequest, BadSettings, Unavailable
+from sendlater.errors import BadRequest, BadSettings, ConditionFailed, Unavailable
 from sendlater.limits import BULK_IDS_MAX
-from sendlater.model import Cancelled, Expiry, Headers, Moved, Record, Schedule, State
+from sendlater.model import (
+    Cancelled,
+    Expiry,
+    Headers,
+    Moved,
+    Record,
+    Schedule,
+    Standing,
+    State,
+)
 from sendlater.operations.arguments import Query, chunks, id_text, to_datetime, to_id
 from sendlater.operations.transport import Done, Matched
 
@@ -58,6 +68,11 @@ class HttpTransport:
         """See Transport. Waits for the response."""
         self._call("POST", PATH, json=_to_json(schedule))
         done(None)
+
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """See Transport."""
+        told = self._call("POST", PATH, json={**_to_json(schedule), "only_if": only_if})
+        return replace(schedule, version=told.get("version", ""))
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""
@@ -163,8 +178,8 @@ class HttpTransport:
     def _call(
         self, method: str, path: str, *, ok: tuple[int, ...] = (), **arguments: Any
     ) -> dict[str, Any]:
-        """The JSON object in the response. Raises BadRequest or Unavailable with the server's
-        message."""
+        """The JSON object in the response. Raises BadRequest, ConditionFailed or Unavailable with
+        the server's message."""
         try:
             answer = self._client.request(method, path, **arguments)
         except httpx2.HTTPError as error:
@@ -182,6 +197,8 @@ class HttpTransport:
         if status < 300 or status in ok:
             return told
         words = told.get("detail") or told.get("title") or answer.reason_phrase
+        if status == HTTPStatus.PRECONDITION_FAILED:
+            raise ConditionFailed(words, standing=_standing(told.get("standing")))
         kind = Unavailable if status >= 500 or status in TRY_AGAIN else BadRequest
         raise kind(f"{method} {path.split('?')[0]}: {status} {words}")
 
@@ -266,7 +283,14 @@ def _from_json(told: dict[str, Any]) -> Schedule:
         ),
         expiry=_expiry(told),
         state=State(told.get("state", State.PENDING)),
+        version=told.get("version", ""),
     )
+
+
+def _standing(told: dict[str, Any] | None) -> Standing | None:
+    if told is None:
+        return None
+    return Standing(told["id"], told["version"], told["due_ms"], State(told["state"]))
 
 
 def _expiry(told: dict[str, Any]) -> Expiry | None:

@@ -65,6 +65,12 @@ class Scheduled:
         return self.schedule.state
 
     @property
+    def version(self) -> str:
+        """Its version, new after every change, for `only_if="version=V"`; empty if it was just sent
+        without a condition."""
+        return self.schedule.version
+
+    @property
     def topic(self) -> str:
         """Its target topic."""
         return self.schedule.record.topic

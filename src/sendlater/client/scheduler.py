@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +30,7 @@ from sendlater.operations.arguments import (
     require_filter,
     to_id,
 )
+from sendlater.operations.conditions import unconditional
 from sendlater.operations.transport import Done, Matched, Opens
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Scheduler:
         expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
+        only_if: str | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
     ) -> Scheduled:
@@ -97,7 +98,8 @@ class Scheduler:
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
-        to `on_sent`, or else `flush` raises it. Raises BadTime, BadRequest, Unavailable.
+        to `on_sent`, or else `flush` raises it. With `only_if` (absent, earlier, later, version=V)
+        it waits for intake. Raises BadTime, BadRequest, ConditionFailed, Unavailable.
         """
         schedule = plan_send(
             topic,
@@ -114,17 +116,12 @@ class Scheduler:
             partition=partition,
         )
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
-            return self._send(Scheduled(self, schedule), wait=wait, on_sent=on_sent)
-
-    def _send(self, scheduled: Scheduled, *, wait: bool, on_sent: OnSent | None) -> Scheduled:
-        told = None if on_sent is None else lambda error: on_sent(error, scheduled)
-        if not wait:
-            self.send_aside(scheduled.schedule, told)
+            scheduled = Scheduled(self, schedule)
+            told = None if on_sent is None else lambda error: on_sent(error, scheduled)
+            scheduled.schedule = self._sender.send_one(
+                schedule, only_if=only_if, wait=wait, on_sent=told
+            )
             return scheduled
-        self._sender.send(scheduled.schedule)
-        if told is not None:
-            told(None)
-        return scheduled
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
         """Send a schedule without waiting; an error goes to `on_sent`, or `flush` raises it."""
@@ -137,7 +134,12 @@ class Scheduler:
         messages. An invalid one raises BadTime or BadRequest after those before it were sent;
         Unavailable says how many were not accepted.
         """
-        return self.submit_many(plan_send(now_ms=self.now_ms(), **message) for message in messages)
+        plain = map(unconditional, messages)
+        return self.submit_many(plan_send(now_ms=self.now_ms(), **one) for one in plain)
+
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """As `send_later` with `only_if`, for a schedule."""
+        return self._sender.create(schedule, only_if=only_if)
 
     def submit_many(self, schedules: Iterable[Schedule]) -> int:
         """As `send_many`, for schedules."""
@@ -301,9 +303,6 @@ class Scheduler:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _submit(self, schedule: Schedule) -> "Future[None]":
-        return self._sender.submit(schedule)
 
     def now_ms(self) -> int:
         """The clock that delays count from, milliseconds since 1970: this host's."""

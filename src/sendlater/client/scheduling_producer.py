@@ -47,6 +47,7 @@ class SchedulingProducer(Producer):
         expires: Instant | None = None,
         expires_after: Delay | None = None,
         id: str | None = None,
+        only_if: str | None = None,
     ) -> str | None:
         """Produce now, after `delay` (timedelta, or seconds), or at `at` (aware datetime).
 
@@ -58,18 +59,16 @@ class SchedulingProducer(Producer):
         told = told if told["on_delivery"] else {}
         if delay is None and at is None:
             more = {"id": id, "spread": spread, "expires": expires, "expires_after": expires_after}
-            for name, given in more.items():
+            for name, given in {**more, "only_if": only_if}.items():
                 if given is not None:
                     raise BadRequest(f"{name}: expected delay or at with it, got only {given!r}")
             if headers:
                 told["headers"] = headers
             super().produce(topic, value, key, partition, timestamp=timestamp, **told)
             return None
-        if value is None:
-            raise BadRequest("value: expected bytes or str, got None: on an inbox null cancels")
         schedule = plan_send(
             topic,
-            value,
+            _sendable(value, only_if),
             now_ms=SystemClock().now_ms(),
             key=key,
             headers=headers or (),
@@ -109,6 +108,14 @@ class SchedulingProducer(Producer):
                 raise BrokerUnavailable(f"inbox {self.inbox!r}: {found.error or 'no partitions'}")
             self._partitions, self._read_s = len(found.partitions), now_s
         return self._partitions
+
+
+def _sendable(value: bytes | str | None, only_if: str | None) -> bytes | str:
+    if only_if is not None:
+        raise BadRequest("only_if: expected Scheduler.send_later, as a producer hears no answer")
+    if value is None:
+        raise BadRequest("value: expected bytes or str, got None: on an inbox null cancels")
+    return value
 
 
 def partition_of(key: bytes, *, count: int) -> int:

@@ -4,8 +4,9 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sendlater.client.quiet_log import log
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BadRequest, BrokerUnavailable
 from sendlater.model import Schedule
+from sendlater.operations.conditions import checked_condition
 from sendlater.operations.transport import Done, Transport
 
 SEND_TIMEOUT_S = 60.0
@@ -50,6 +51,28 @@ class Sender:
             self.submit(schedule).result(SEND_TIMEOUT_S)
         except TimeoutError as error:
             raise unanswered() from error
+
+    def send_one(
+        self, schedule: Schedule, *, only_if: str | None, wait: bool, on_sent: Done | None
+    ) -> Schedule:
+        """Send a schedule in one of three ways; returns it as it was sent. Raises its error."""
+        if only_if is not None:
+            schedule = self.create(schedule, only_if=only_if, wait=wait)
+        elif wait:
+            self.send(schedule)
+        else:
+            self.send_aside(schedule, on_sent)
+            return schedule
+        if on_sent is not None:
+            on_sent(None)
+        return schedule
+
+    def create(self, schedule: Schedule, *, only_if: str, wait: bool = True) -> Schedule:
+        """Create a schedule under a condition and wait. Raises BadRequest without `wait`: nobody
+        would hear the answer; else what Transport.create raises."""
+        if not wait:
+            raise BadRequest("only_if: expected wait=True with it, as only the answer tells")
+        return self._transport.create(schedule, only_if=checked_condition(only_if))
 
     def send_aside(self, schedule: Schedule, on_sent: Done | None = None) -> None:
         """Send a schedule without waiting; an error goes to `on_sent`, or else `flush` raises

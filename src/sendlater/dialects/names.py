@@ -28,6 +28,8 @@ ERROR = "sendlater-error"
 """In, beside it: why the record could not be handled; it is on the dead letter."""
 TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; if absent, the producer chooses."""
+IF = "sendlater-if"
+"""In: the condition under which it becomes a schedule; otherwise the record is dropped."""
 CHANGE = "sendlater-change"
 """In: id of the change that this record is a copy of; the store that made the change ignores it."""
 COPIED = "sendlater-copied"
@@ -101,6 +103,7 @@ CONTROL = (
     SPREAD,
     RETRY,
     ERROR,
+    IF,
     TARGET_TOPIC,
     TARGET_KEY,
     TARGET_PARTITION,
@@ -116,6 +119,9 @@ TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 """Kafka's rule for topic names; `.` and `..` are not allowed either."""
 CHANGE_NAME = r"[0-9A-Za-z-]{1,64}"
 """Allowed ids of changes; ours are ULIDs."""
+CONDITION = r"absent|earlier|later|version=[0-9A-Za-z-]{1,64}"
+"""A condition about what stands under the schedule's id: see operations/conditions.py."""
+CONDITION_EXPECTED = "absent, earlier, later or version=V"
 VERSION = TOPIC + r"/[0-9]{1,10}/[0-9]{1,19}"
 """A version: `topic/partition/offset`."""
 

@@ -10,6 +10,7 @@ from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
+from sendlater.operations.create_if import create_if
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done, Matched
 from sendlater.store import Answer, Filter, Pending
@@ -30,6 +31,10 @@ class LocalTransport:
     def send(self, schedule: Schedule, *, done: Done) -> None:
         """See Transport. With Redis alone it waits for Redis."""
         self.operations.send(schedule, done=done)
+
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """See Transport. Waits until intake has read the inboxes."""
+        return create_if(self.operations, schedule, only_if=only_if)
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""

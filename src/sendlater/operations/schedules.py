@@ -70,10 +70,12 @@ class Operations:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def checked(self, schedule: Schedule) -> Record:
-        """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
+    def checked(self, schedule: Schedule, *, change: str = "") -> Record:
+        """The record for the inbox, of a change if that is named. Raises BadRequest or BadTime if
+        intake would reject it."""
+        now_ms = self.clock.now_ms()
         return inbox_record(
-            schedule, settings=self.settings, inbox=self.inbox, now_ms=self.clock.now_ms()
+            schedule, settings=self.settings, inbox=self.inbox, now_ms=now_ms, change=change
         )
 
     def check_due(self, due_ms: int) -> None:
@@ -221,9 +223,9 @@ class Operations:
                 (encode_cancel(inbox=inbox, id=schedule_id), partition)
                 for (schedule_id, _), answer, old in zip(ids, answers, before, strict=True)
                 if answer is Answer.CANCELLED
-                for inbox, partition in [self._home(old)]
+                for inbox, partition in [self.home(old)]
             ]
-            self._leave_copies(records)
+            self.leave_copies(records)
         return answers
 
     def forget(self, schedule_id: bytes) -> None:
@@ -270,7 +272,7 @@ class Operations:
         records = []
         for move, (_, after) in zip(named, answers, strict=True):
             if after is not None:
-                inbox, partition = self._home(after)
+                inbox, partition = self.home(after)
                 with suppress(BadRequest):  # its own dialect allows it, dialect headers does not
                     record = encode_headers(
                         after.record,
@@ -281,13 +283,14 @@ class Operations:
                         change=move.change,
                     )
                     records.append((record, partition))
-        self._leave_copies(records)
+        self.leave_copies(records)
         return answers
 
-    def _leave_copies(self, records: Sequence[Placed]) -> None:
+    def leave_copies(self, records: Sequence[Placed]) -> None:
+        """Put copies of changes on the inbox. Raises BrokerUnavailable."""
         self._must_deliver(records, otherwise="changed in the store, but not on the inbox: ")
 
-    def _home(self, found: Schedule | None) -> tuple[str, int | None]:
+    def home(self, found: Schedule | None) -> tuple[str, int | None]:
         """Inbox and partition of a schedule: one partition keeps its versions in order."""
         if found is None or found.origin is None or found.origin.topic not in self.inboxes:
             return self.inbox, None

@@ -38,6 +38,10 @@ class Transport(Protocol):
     def send(self, schedule: Schedule, *, done: Done) -> None:
         """Send a schedule; raises BadRequest or BadTime at once if intake would reject it."""
 
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """Create a schedule under a condition, and wait. Raises BadRequest, ConditionFailed,
+        NotSupported, Unavailable."""
+
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """Send all and wait for the last; returns their number. Raises Unavailable if any was not
         accepted. If the iterable raises, the schedules before that are sent first."""

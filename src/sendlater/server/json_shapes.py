@@ -71,6 +71,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     expires_after: int | float | str | None = None
     id: str | None = None
     partition: int | float | None = None
+    only_if: str | None = None
 
     def schedule(self, *, now_ms: int, new_id: Callable[[], str]) -> Schedule:
         """The schedule to create; without an id it gets a new one. Raises BadRequest, BadTime."""

@@ -35,6 +35,16 @@ IF_NONE_MATCH: Json = {
     "description": "Answer 304 if it is still this version.",
     "schema": {"type": "string"},
 }
+CREATE_IF_MATCH: Json = {
+    "name": "If-Match",
+    "description": "Replace only this version (an ETag), as only_if version=V; otherwise 412.",
+    "schema": {"type": "string"},
+}
+CREATE_IF_NONE_MATCH: Json = {
+    "name": "If-None-Match",
+    "description": "Only *: create only if nothing has this id, as only_if absent; otherwise 412.",
+    "schema": {"type": "string"},
+}
 
 
 def documented(

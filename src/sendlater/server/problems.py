@@ -1,6 +1,7 @@
 """Errors as RFC 9457 problem details, which say what was expected and what was received."""
 
 import re
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from sendlater.errors import BadRequest, SendlaterError, Unavailable
+from sendlater.errors import BadRequest, ConditionFailed, SendlaterError, Unavailable
 
 PROBLEM = "application/problem+json"
 TITLES = {
@@ -21,7 +22,7 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     409: "The same request is already being processed",
-    412: "It has changed since it was read",
+    412: "What stands is not what the request expects",
     413: "The request is too large",
     415: "This content type is not supported",
     422: "The request is not valid",
@@ -66,10 +67,19 @@ def problem_response(problem: Problem) -> Response:
     )
 
 
+def _condition_failed(error: ConditionFailed) -> Problem:
+    if error.standing is None:
+        return Problem(412, str(error))
+    tag = {"ETag": f'"{error.standing.version}"'}
+    return Problem(412, str(error), headers=tag, standing=asdict(error.standing))
+
+
 def as_problem(error: Exception) -> Problem:
     """The problem that a caller gets for an exception."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, ConditionFailed):
+        return _condition_failed(error)
     if isinstance(error, BadRequest):
         return Problem(422, str(error))
     if isinstance(error, ClientDisconnect):

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from sendlater.dialects.names import TOPIC
+from sendlater.dialects.names import CONDITION, TOPIC
 from sendlater.limits import BULK_IDS_MAX
-from sendlater.model import DUE_MS_MAX
+from sendlater.model import DUE_MS_MAX, State
 
 Json = dict[str, Any]
 BASE64 = {"type": "string", "contentEncoding": "base64"}
@@ -57,6 +57,21 @@ EXPIRY_SHOWN: Json = {
     "expires_ms": {**MS, "description": "Only if there is an expiry."},
     "expires_after_ms": or_null("integer", description="If it counts from the due time."),
 }
+ONLY_IF: Json = {
+    "only_if": or_null(
+        "string",
+        pattern=f"^({CONDITION})$",
+        description="Create it only if nothing has its id (absent), or it is due before (earlier) "
+        "or after (later) what has, or that is version=V; otherwise 412.",
+    )
+}
+STANDING = object_of(
+    ["id", "version", "due_ms", "state"],
+    id=TEXT,
+    version=TEXT,
+    due_ms=MS,
+    state={"enum": [State.PENDING.value, State.CLAIMED.value]},
+) | {"description": "With 412: what has the id of the schedule that was not created."}
 NOT_GIVEN: Json = {"type": "null"}
 
 

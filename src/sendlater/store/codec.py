@@ -110,6 +110,15 @@ def written_topics(topic: str) -> tuple[bytes, bytes]:
     return start + msgspec.msgpack.encode(topic), start + msgspec.msgpack.encode(topic.encode())
 
 
+def version_of(schedule: Schedule) -> str:
+    """The version of a schedule, as the store will tell it."""
+    return _version(with_due(schedule.due_ms, pack(schedule)))
+
+
+def _version(packed: bytes) -> str:
+    return hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:VERSION_CHARS]
+
+
 def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
     """The schedule of one row as the scripts return it."""
     due_ms, fields = unpack_many([packed])
@@ -135,5 +144,5 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         if from_topic
         else None,
         state=state,
-        version=hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:VERSION_CHARS],
+        version=_version(packed),
     )

@@ -273,7 +273,8 @@ class Pending:
     def counts(self) -> dict[str, int]:
         """Exact counts: now pending, claimed and aside; parked, replaced and so on since the
         beginning. Only `later` (in journals, beyond the horizon) is approximate."""
-        names = ("parked", "replaced", "cancelled", "settled", "rejected", "tombstones", "missed")
+        more = ("settled", "rejected", "tombstones", "missed")
+        names = ("parked", "replaced", "unmet", "cancelled", *more)
         total = dict.fromkeys(("pending", "later", "claimed", "aside", *names), 0)
         with answering():
             for shard in self.shards:

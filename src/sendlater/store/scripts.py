@@ -2,7 +2,8 @@
 
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
-script whose header says `full: goes on` also runs when Redis is at its memory limit.
+script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
+`uses: holds` decides conditions.
 """
 
 import hashlib
@@ -14,8 +15,9 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.store.codec import VERSION_CHARS
 
-_HEADER = re.compile(r"^-- (keys|args|full): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
 _OWNED = (
     "local standing_owner = redis.call('HGET', state, 'owner') or '0'; "
     "if owner ~= '' and owner ~= standing_owner then return redis.error_reply("
@@ -26,6 +28,21 @@ _OWNED = (
 _UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
 """A full Redis refuses a script only at its first write, and only if that can grow memory. This
 write cannot (it does nothing), so the script runs. It works before Redis 7, which has a flag."""
+
+
+_HOLDS = (
+    "local function holds(only_if, due_ms, stands, packed) "
+    "local version = string.match(only_if, '^version=(.+)$') "
+    "if version then return stands == 'pending' "
+    f"and string.sub(redis.sha1hex(packed), 1, {VERSION_CHARS}) == version end "
+    "if stands == '' then return true end "
+    "if stands == 'claimed' then return only_if == 'later' end "
+    "local standing_ms = struct.unpack('>I8', packed, 2) "
+    "return only_if == 'later' and due_ms > standing_ms "
+    "or only_if == 'earlier' and due_ms < standing_ms end"
+)
+"""Whether a condition (see `operations.conditions`) holds for a schedule that is due at due_ms.
+`stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row."""
 
 
 class LaneEnded(Fenced):
@@ -63,6 +80,8 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
+        if declared.get("uses") == "holds":
+            lines.append(_HOLDS)
         if "state" in self.keys and "owner" in self.args:
             lines.append(_OWNED)
         if declared.get("full") == "goes on":

@@ -96,7 +96,8 @@ class Shard:
 
         `ends`: for each `topic/partition` that the rows are from, its position before ('' if there
         is none yet) and after them. `journal`: whether these are partitions of journals.
-        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself.
+        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself,
+        `if CONDITION|due_ms` a schedule under a condition.
         Raises StoreWentBack when a source does not stand at its position before, Fenced for an old
         owner, StoreUnavailable.
         """

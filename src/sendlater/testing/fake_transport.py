@@ -1,5 +1,6 @@
 """A client's connection to a fake installation: the rules of a real one, in memory."""
 
+import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import Query, from_cursor, to_cursor
+from sendlater.operations.conditions import condition_failed
 from sendlater.operations.transport import Done, Matched
 from sendlater.testing.fake_topics import FakeTopics
 
@@ -45,6 +47,15 @@ class FakeTransport:
         """See Transport."""
         self._put(schedule)
         done(None)
+
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """See Transport."""
+        self._check(schedule)
+        with self._lock:
+            standing = self.pending.get(schedule.id)
+            if not _holds(only_if, schedule, standing):
+                raise condition_failed(only_if, standing)
+            return self._put(schedule)
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""
@@ -86,7 +97,7 @@ class FakeTransport:
             found = self.pending.get(schedule_id)
             if found is None:
                 return Moved.UNKNOWN
-            self.pending[schedule_id] = replace(found, due_ms=due_ms)
+            self.pending[schedule_id] = _versioned(replace(found, due_ms=due_ms))
             self.deliver_due()
         return Moved.MOVED
 
@@ -131,13 +142,34 @@ class FakeTransport:
                     dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
                     self.topics.append(leaving(dead)[0], at_ms=now_ms)
 
-    def _put(self, schedule: Schedule) -> None:
+    def _check(self, schedule: Schedule) -> None:
         now_ms = self.now_ms()
         inbox_record(schedule, settings=self.settings, inbox=self.inbox, now_ms=now_ms)
         self._require_there()
+
+    def _put(self, schedule: Schedule) -> Schedule:
+        self._check(schedule)
         with self._lock:
-            self.pending[schedule.id] = schedule
+            self.pending[schedule.id] = put = _versioned(schedule)
             self.deliver_due()
+        return put
+
+
+def _versioned(schedule: Schedule) -> Schedule:
+    told = repr((schedule.due_ms, schedule.record, schedule.expiry))
+    version = hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()[:16]
+    return replace(schedule, version=version)
+
+
+def _holds(only_if: str, schedule: Schedule, standing: Schedule | None) -> bool:
+    """The rules of operations/conditions.py, where nothing is ever being delivered."""
+    word, _, version = only_if.partition("=")
+    if word == "version":
+        return standing is not None and standing.version == version
+    if standing is None:
+        return True
+    earlier, later = schedule.due_ms < standing.due_ms, schedule.due_ms > standing.due_ms
+    return (word == "earlier" and earlier) or (word == "later" and later)
 
 
 def _place(schedule: Schedule) -> tuple[int, bytes]:

@@ -1,6 +1,5 @@
 """REST: create, get, list, change and cancel schedules."""
 
-import re
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Literal
@@ -14,11 +13,15 @@ from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
 from sendlater.model import Schedule
 from sendlater.operations.arguments import from_cursor, to_cursor
+from sendlater.operations.create_if import create_if
 from sendlater.operations.schedules import Changed
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Identity, Role, require
+from sendlater.server.conditions import condition_of, etag_version
 from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import (
+    CREATE_IF_MATCH,
+    CREATE_IF_NONE_MATCH,
     IDEMPOTENCY_KEY,
     IF_MATCH,
     IF_NONE_MATCH,
@@ -32,7 +35,6 @@ from sendlater.store.codec import VERSION_CHARS
 JSON, NDJSON = "application/json", "application/x-ndjson"
 ONE = "/v1/schedules/"
 NOW = ":deliver-now"
-ETAG = re.compile(r'(W/)?"[^",\s]{1,100}"')
 NO_VERSION = "-" * VERSION_CHARS
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 LOOK_S = 1.0
@@ -58,35 +60,44 @@ def server_state(request: Request) -> ServerState:
         "Create one schedule, or many with application/x-ndjson.",
         body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
         answers={201: "Schedule", 200: "Accepted"},
-        headers=(IDEMPOTENCY_KEY,),
+        headers=(IDEMPOTENCY_KEY, CREATE_IF_MATCH, CREATE_IF_NONE_MATCH),
     ),
 )
 async def create(request: Request) -> Response:
     """Answers once the schedule is safe: on the inbox, or without Kafka in the store.
 
     NDJSON: one schedule per line, at most 100,000 lines. The answer lists refused lines; if all are
-    refused, it is an error.
+    refused, it is an error. With a condition (`only_if`, If-Match, If-None-Match) the answer waits
+    for intake; 412 if the condition does not hold, with what stands.
     """
     who, at = require(request.scope, Role.WRITE), server_state(request)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     body = await request.body()
     if kind == NDJSON:
+        if condition_of(request, None) is not None:
+            raise Problem(422, "expected one schedule with a condition, got lines of many")
         return await once(at, request, who, body, lambda attempt: _create_many(at, body, attempt))
     if kind != JSON:
         raise Problem(415, f"expected {JSON} or {NDJSON}, got {kind}")
-    return await once(at, request, who, body, lambda attempt: _create_one(at, body, attempt))
+    return await once(
+        at, request, who, body, lambda attempt: _create_one(at, request, body, attempt)
+    )
 
 
-async def _create_one(at: ServerState, body: bytes, attempt: Attempt) -> Response:
-    schedule = _new(at, body, attempt)
-    await at.written(schedule)
-    where = {"Location": f"{ONE}{_quoted(schedule.id)}"}
-    return answer(wire.show(schedule, payload=False), status=201, headers=where)
-
-
-def _new(at: ServerState, body: bytes, attempt: Attempt, *, line: int = 0) -> Schedule:
-    """The schedule of a body or a line. A later attempt counts a delay from the first one."""
+async def _create_one(at: ServerState, request: Request, body: bytes, attempt: Attempt) -> Response:
     given = wire.decode(wire.NewSchedule, body)
+    schedule, only_if = _new(at, given, attempt), condition_of(request, given.only_if)
+    headers = {"Location": f"{ONE}{_quoted(schedule.id)}"}
+    if only_if is None:
+        await at.written(schedule)
+    else:
+        schedule = await at.waiting.run(lambda: create_if(at.operations, schedule, only_if=only_if))
+        headers["ETag"] = f'"{schedule.version}"'
+    return answer(wire.show(schedule, payload=False), status=201, headers=headers)
+
+
+def _new(at: ServerState, given: Any, attempt: Attempt, *, line: int = 0) -> Schedule:
+    """The schedule of a body or a line. A later attempt counts a delay from the first one."""
     made: Schedule = given.schedule(now_ms=attempt.now_ms, new_id=lambda: attempt.new_id(line))
     now_ms = at.clock.now_ms()
     return made if made.due_ms >= now_ms else replace(made, due_ms=now_ms)
@@ -107,7 +118,10 @@ async def _create_many(at: ServerState, body: bytes, attempt: Attempt) -> Respon
             if ids[number] is not None:
                 continue
             try:
-                schedule = _new(at, line, attempt, line=number)
+                given = wire.decode(wire.NewSchedule, line)
+                if given.only_if is not None:
+                    raise BadRequest("only_if: expected one schedule, got one line of many")
+                schedule = _new(at, given, attempt, line=number)
                 at.operations.checked(schedule)
                 good.append((number, schedule))
             except (Problem, BadRequest) as error:
@@ -291,9 +305,7 @@ def _if_match(request: Request) -> str:
     given = request.headers.get("if-match", "*").strip()
     if given == "*":
         return ""
-    if not ETAG.fullmatch(given):
-        raise Problem(422, f"If-Match: expected one ETag, got {given[:80]!r}")
-    version = given.removeprefix("W/")[1:-1]
+    version = etag_version("If-Match", given)
     # The store compares prefixes, so a shorter version must not reach it.
     return version if len(version) == VERSION_CHARS else NO_VERSION
 

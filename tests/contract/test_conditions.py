@@ -1,0 +1,419 @@
+"""A schedule that is created under a condition: what holds, what does not, and what is told."""
+
+import asyncio
+import json
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rest_calls import FAR_MS, refused, send
+from test_cli_changes import sendlater  # noqa: F401  (a fixture)
+
+from sendlater import AsyncScheduler, ConditionFailed, Moved, Scheduler, State
+from sendlater.clock import SystemClock
+from sendlater.config import Inbox, Settings
+from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
+from sendlater.model import Record, Schedule
+from sendlater.operations.create_if import create_if
+from sendlater.operations.schedules import Operations
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import pack
+from sendlater.store.conditional import put_if
+
+HOUR_S = 3_600
+
+
+@pytest.fixture
+def scheduler(installation):
+    where, arguments, _ = installation
+    with Scheduler(*where, **arguments) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(installation):
+    return installation[2]
+
+
+@pytest.fixture
+def name():
+    return uuid.uuid4().hex[:8]
+
+
+# --- the client, whatever it talks through --------------------------------------------------------
+
+
+def test_only_the_first_creates_it(scheduler, topic, name):
+    first = scheduler.send_later(topic, b"1", delay=HOUR_S, id=name, only_if="absent")
+    with pytest.raises(ConditionFailed, match="absent") as failed:
+        scheduler.send_later(topic, b"2", delay=2 * HOUR_S, id=name, only_if="absent")
+    found = scheduler.get(name)
+    assert (found.value, found.due_ms) == (b"1", first.due_ms)
+    standing = failed.value.standing
+    assert (standing.id, standing.due_ms, standing.state) == (name, first.due_ms, State.PENDING)
+    assert standing.version == found.version == first.version != ""
+    scheduler.cancel(name)
+    scheduler.send_later(topic, b"3", delay=HOUR_S, id=name, only_if="absent")
+    assert scheduler.get(name).value == b"3"
+
+
+def test_what_is_on_the_inbox_already_counts(scheduler, topic, name):
+    """The answer waits until intake has read it."""
+    scheduler.send_later(topic, b"1", delay=HOUR_S, id=name)
+    with pytest.raises(ConditionFailed):
+        scheduler.send_later(topic, b"2", delay=HOUR_S, id=name, only_if="absent")
+    scheduler.send_later(topic, b"3", delay=2 * HOUR_S, id=name)
+    assert scheduler.get(name).value == b"3"
+
+
+@pytest.mark.parametrize(("only_if", "takes"), [("earlier", 1), ("later", 3)])
+def test_the_due_times_are_compared(scheduler, topic, name, only_if, takes):
+    at = {n: f"2035-01-01T0{n}:00:00Z" for n in (1, 2, 3)}
+    scheduler.send_later(topic, b"2", at=at[2], id=name, only_if=only_if)
+    for n in (4 - takes, 2):
+        with pytest.raises(ConditionFailed, match=only_if):
+            scheduler.send_later(topic, b"no", at=at[n], id=name, only_if=only_if)
+    assert scheduler.get(name).value == b"2"
+    scheduler.send_later(topic, b"yes", at=at[takes], id=name, only_if=only_if)
+    assert scheduler.get(name).value == b"yes"
+    assert [one.id for one in scheduler.list(id_prefix=name).items] == [name]
+
+
+def test_only_the_version_that_was_seen_is_replaced(scheduler, topic, name):
+    with pytest.raises(ConditionFailed) as failed:
+        scheduler.send_later(topic, b"0", delay=1, id=name, only_if="version=0123456789abcdef")
+    assert failed.value.standing is None
+    assert scheduler.get(name) is None
+    first = scheduler.send_later(topic, b"1", delay=HOUR_S, id=name, only_if="absent")
+    seen = scheduler.get(name).version
+    assert seen == first.version
+    second = scheduler.send_later(topic, b"2", delay=HOUR_S, id=name, only_if=f"version={seen}")
+    for stale in (seen, second.version[:8]):
+        with pytest.raises(ConditionFailed):
+            scheduler.send_later(topic, b"3", delay=HOUR_S, id=name, only_if=f"version={stale}")
+    assert scheduler.get(name).value == b"2"
+    assert second.reschedule(delay=2 * HOUR_S) is Moved.MOVED
+    with pytest.raises(ConditionFailed):
+        scheduler.send_later(
+            topic, b"3", delay=HOUR_S, id=name, only_if=f"version={second.version}"
+        )
+
+
+def test_a_created_schedule_can_be_changed_as_any_other(scheduler, topic, name):
+    made = scheduler.send_later(
+        topic,
+        b"\xff",
+        key=b"k",
+        headers=[("a", None), ("a", b"\xfe")],
+        delay=HOUR_S,
+        expires_after="1m",
+        id=name,
+        partition=1,
+        only_if="absent",
+    )
+    found = scheduler.get(name)
+    assert (found.value, found.key, found.partition) == (b"\xff", b"k", 1)
+    assert (found.headers, found.expires_at) == ([("a", None), ("a", b"\xfe")], made.expires_at)
+    assert made.reschedule(delay=2 * HOUR_S) is Moved.MOVED
+    scheduler.send_later(topic, b"new", delay=HOUR_S, id=name)
+    assert scheduler.get(name).value == b"new"
+    assert scheduler.cancel(name) == "cancelled"
+
+
+def test_a_condition_that_nobody_would_answer_is_refused(scheduler, topic, name):
+    for only_if in ("", "always", "version=", "version=a b", "absent\n", "ABSENT", 1):
+        with pytest.raises(BadRequest, match="only_if: expected absent"):
+            scheduler.send_later(topic, b"1", delay=HOUR_S, id=name, only_if=only_if)
+    with pytest.raises(BadRequest, match="wait=True"):
+        scheduler.send_later(topic, b"1", delay=1, id=name, only_if="absent", wait=False)
+    with pytest.raises(BadRequest, match="one of many"):
+        scheduler.send_many(
+            [{"topic": topic, "value": b"1", "delay": 1, "id": name, "only_if": "absent"}]
+        )
+    with pytest.raises(BadRequest):
+        scheduler.send_later(topic, b"1", delay="99999d", id=name, only_if="absent")
+    with pytest.raises(BadRequest):
+        scheduler.send_later(topic, b"x" * 2_000_000, delay=1, id=name, only_if="absent")
+    assert scheduler.get(name) is None
+
+
+def test_of_many_at_once_one_creates_it(installation, name):
+    """Asyncio has the same call; on_sent hears of what was created."""
+    where, arguments, topic = installation
+    heard = []
+
+    async def race():
+        async with AsyncScheduler(*where, **arguments) as scheduler:
+            calls = [
+                scheduler.send_later(
+                    topic,
+                    b"%d" % n,
+                    delay=HOUR_S + n,
+                    id=name,
+                    only_if="absent",
+                    on_sent=lambda error, sent: heard.append((error, sent.value)),
+                )
+                for n in range(8)
+            ]
+            done = await asyncio.gather(*calls, return_exceptions=True)
+            (won,) = [one for one in done if not isinstance(one, ConditionFailed)]
+            assert (await scheduler.get(name)).value == won.value
+            assert heard == [(None, won.value)]
+
+    asyncio.run(race())
+
+
+# --- REST -----------------------------------------------------------------------------------------
+
+
+def test_http_says_it_in_its_own_words_too(api):
+    made = send(api, id="a", due_ms=FAR_MS, only_if="absent")
+    answer = api.post(
+        "/v1/schedules",
+        json={"topic": "t", "value": "2", "due_ms": FAR_MS, "id": "a"},
+        headers={"If-None-Match": "*"},
+    )
+    problem = refused(answer, 412, "absent")
+    stands = {"id": "a", "version": made["version"], "due_ms": FAR_MS, "state": "pending"}
+    assert problem["standing"] == stands
+    assert answer.headers["etag"] == f'"{made["version"]}"'
+
+    def replace(etag, id="a"):
+        body = {"topic": "t", "value": "2", "due_ms": FAR_MS, "id": id}
+        return api.post("/v1/schedules", json=body, headers={"If-Match": etag})
+
+    replaced = replace(answer.headers["etag"])
+    assert replaced.status_code == 201
+    assert replaced.headers["etag"] == f'"{replaced.json()["version"]}"'
+    assert api.get("/v1/schedules/a").json()["version"] == replaced.json()["version"]
+    refused(replace(answer.headers["etag"]), 412, "version")
+    problem = refused(replace('"0123456789abcdef"', id="nobody"), 412, "nothing has this id")
+    assert "standing" not in problem
+
+
+def test_a_condition_that_http_cannot_mean_is_refused(api):
+    body = {"topic": "t", "value": "v", "delay": 9, "id": "a"}
+    for headers in ({"If-None-Match": '"x"'}, {"If-Match": "*"}, {"If-Match": "x"}):
+        refused(api.post("/v1/schedules", json=body, headers=headers), 422, "expected")
+    both = {"If-None-Match": "*", "If-Match": '"0123456789abcdef"'}
+    refused(api.post("/v1/schedules", json=body, headers=both), 422, "one condition")
+    refused(api.post("/v1/schedules", json=body | {"only_if": "sometimes"}), 422, "absent")
+    lines = json.dumps(body | {"only_if": "absent"}).encode()
+    kind = {"content-type": "application/x-ndjson"}
+    refused(api.post("/v1/schedules", content=lines, headers=kind), 422, "one line of many")
+    many = kind | {"If-None-Match": "*"}
+    refused(api.post("/v1/schedules", content=json.dumps(body), headers=many), 422, "many")
+    assert api.get("/v1/schedules/a").status_code == 404
+
+
+def test_a_request_that_is_repeated_with_its_key_has_created_it(api):
+    body = {"topic": "t", "value": "v", "delay": 900, "id": "a", "only_if": "absent"}
+    key = {"Idempotency-Key": "k1"}
+    first, again = (api.post("/v1/schedules", json=body, headers=key) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.headers["etag"] == first.headers["etag"]
+    assert again.headers["idempotency-replayed"] == "true"
+    refused(api.post("/v1/schedules", json=body), 412, "absent")
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_the_shell_learns_it_from_the_exit_code(sendlater, redis_url, space):  # noqa: F811
+    words = ("t", "v", "--delay", "1h", "--id", "a", "--only-if")
+    assert sendlater("send", *words, "absent") == ["a"]
+    sendlater("send", *words, "absent", code=6)
+    sendlater("send", *words, "later")
+    sendlater("send", *words, "perhaps", code=2)
+    with Scheduler(redis_url, space=space) as scheduler:
+        version = scheduler.get("a").version
+    sendlater("send", *words, f"version={version}")
+    sendlater("send", *words, f"version={version}", code=6)
+    sendlater("send", "--jsonl", "-", "--only-if", "absent", code=2)
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def schedule(due_ms, value=b"v", id=b"a"):
+    return Schedule(id=id, due_ms=due_ms, record=Record(topic="t", value=value))
+
+
+def claimed_at(pending, due_ms):
+    """The schedule `a`, claimed."""
+    pending.put(schedule(due_ms))
+    owner = pending.fence()
+    batch = Batch(0, pending.open_lane(0, owner=owner), due_ms)
+    shard = pending.shard_of(b"a")
+    assert shard.claim(batch, owner=owner, now_ms=due_ms, count_max=9).ids == [b"a"]
+    return owner, shard, batch
+
+
+def test_what_is_being_delivered_stands_but_not_in_the_way_of_the_next(pending):
+    owner, _, _ = claimed_at(pending, 1_000)
+    version = pending.get(b"a").version
+    for only_if in ("absent", "earlier", f"version={version}"):
+        held, standing = put_if(pending, schedule(500, b"2"), only_if=only_if)
+        assert (held, standing.state, standing.due_ms) == (False, State.CLAIMED, 1_000)
+    held, standing = put_if(pending, schedule(500, b"2"), only_if="later")
+    assert (held, standing.state) == (True, State.CLAIMED)
+    assert pending.get(b"a").record.value == b"2"
+    # A crash does not put the older one back in its place, nor beside it.
+    pending.cancel(b"a")
+    pending.release_all(owner=owner)
+    assert pending.get(b"a") is None
+    assert put_if(pending, schedule(500), only_if="absent") == (True, None)
+
+
+def test_what_is_set_aside_stands_and_gives_way(pending):
+    _, shard, batch = claimed_at(pending, 1_000)
+    shard.set_aside(batch, [b"a"])
+    version = pending.get(b"a").version
+    for only_if in ("absent", "later"):
+        held, standing = put_if(pending, schedule(900, b"2"), only_if=only_if)
+        assert (held, standing.state) == (False, State.PENDING)
+    assert put_if(pending, schedule(900, b"2"), only_if=f"version={version}")[0]
+    assert shard.aside(count_max=9) == (0, {})
+    assert pending.counts()["pending"] == 1
+
+
+def test_it_is_counted_and_wakes_the_lane(pending):
+    shard = pending.shard_of(b"a")
+    pending.put(schedule(5_000, id=b"b"))
+    wake = shard.wake()
+    assert put_if(pending, schedule(4_000), only_if="absent")[0]
+    assert put_if(pending, schedule(3_000), only_if="earlier")[0]
+    assert not put_if(pending, schedule(3_000), only_if="earlier")[0]
+    assert wake.wait(1_000) or pending.shard_of(b"b") is not shard
+    wake.close()
+    counts = pending.counts()
+    assert (counts["parked"], counts["replaced"], counts["pending"]) == (3, 1, 2)
+
+
+def test_the_store_that_made_it_ignores_the_copy_and_another_applies_it(pending):
+    shard = pending.shard_of(b"a")
+    assert put_if(pending, schedule(5_000), only_if="absent", change="c1")[0]
+    pending.cancel(b"a")  # as if it had been delivered
+    copy = schedule(5_000)
+    shard.park([b"a", "c1|5000", pack(copy)])
+    assert pending.get(b"a") is None
+    shard.park([b"a", "c1|5000", pack(copy)])  # a store that does not know of it
+    assert pending.get(b"a").due_ms == 5_000
+
+
+def test_too_many_changes_without_their_copies_are_refused(pending, monkeypatch):
+    monkeypatch.setattr("sendlater.store.conditional.CHANGES_COUNT_MAX", 1)
+    assert put_if(pending, schedule(1), only_if="absent", change="c1")[0]
+    with pytest.raises(StoreUnavailable, match="behind"):
+        put_if(pending, schedule(2), only_if="later", change="c2")
+    assert pending.get(b"a").due_ms == 1
+
+
+def test_a_record_on_an_inbox_is_decided_in_its_order(pending):
+    """What the same call has written before counts; what does not hold is only counted."""
+    shard = pending.shard_of(b"a")
+    words = [("absent", 3), ("absent", 1), ("earlier", 4), ("earlier", 2), ("later", 2)]
+    words += [("later", 5), ("version=0123456789abcdef", 1), (None, 4), ("later", 6)]
+    rows = []
+    for n, (word, due_ms) in enumerate(words):
+        when = due_ms if word is None else f"if {word}|{due_ms}"
+        rows += [b"a", when, pack(schedule(due_ms, b"%d" % n))]
+    ends = [("in/0", "", "9")]
+    assert shard.park(rows, ends=ends) == 5
+    found, counts = pending.get(b"a"), pending.counts()
+    assert (found.due_ms, found.record.value) == (6, b"8")
+    assert (counts["parked"], counts["unmet"], counts["replaced"]) == (5, 4, 4)
+    assert shard.seen() == {"in/0": 9}
+    shard.park([b"a", f"if version={found.version}|7", pack(schedule(7))])
+    assert pending.get(b"a").due_ms == 7
+
+
+def test_on_an_inbox_what_is_being_delivered_stands_too(pending):
+    owner, shard, _ = claimed_at(pending, 1_000)
+    for word in ("absent", "earlier"):
+        assert shard.park([b"a", f"if {word}|500", pack(schedule(500))]) == 0
+    assert shard.park([b"a", "if later|500", pack(schedule(500))]) == 1
+    pending.release_all(owner=owner)
+    assert pending.get(b"a").due_ms == 500
+
+
+def test_on_an_inbox_what_is_set_aside_stands_too(pending):
+    _, shard, batch = claimed_at(pending, 1_000)
+    shard.set_aside(batch, [b"a"])
+    assert shard.park([b"a", "if absent|500", pack(schedule(500))]) == 0
+    assert shard.park([b"a", "if earlier|500", pack(schedule(500))]) == 1
+    assert shard.aside(count_max=9) == (0, {})
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["absent", "earlier", "later", "version", "stale", "claim", "cancel"]),
+        st.integers(1, 5),
+    ),
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS)
+def test_any_order_of_conditions_is_that_of_a_model(redis_url, steps):
+    pending = Pending.open(redis_url, space=f"t{uuid.uuid4().hex[:12]}", shards=1)
+    owner = pending.fence()
+    shard, run = pending.shards[0], pending.open_lane(0, owner=owner)
+    stands, claimed, version = None, False, "0" * 16
+    for number, (word, due_ms) in enumerate(steps):
+        if word == "claim":
+            got = shard.claim(Batch(0, run, number), owner=owner, now_ms=due_ms, count_max=9)
+            if got.ids:
+                stands, claimed = None, True
+        elif word == "cancel":
+            pending.cancel(b"a")
+            stands = None
+        else:
+            holds = {
+                "absent": stands is None and not claimed,
+                "earlier": due_ms < stands if stands else not claimed,
+                "later": stands is None or due_ms > stands,
+                "version": stands is not None and version == pending.get(b"a").version,
+                "stale": False,
+            }[word]
+            only_if = {"version": f"version={version}", "stale": "version=0"}.get(word, word)
+            held, _ = put_if(pending, schedule(due_ms, b"%d" % number), only_if=only_if)
+            assert held == holds, (word, due_ms, stands, claimed)
+            if held:
+                stands, version = due_ms, pending.get(b"a").version
+        assert pending.counts()["pending"] == (stands is not None)
+    for key in pending.client.scan_iter(f"*{pending.space}*"):
+        pending.client.delete(key)
+
+
+# --- what cannot be answered ----------------------------------------------------------------------
+
+
+class NoRecords:
+    """A broker with nothing on it."""
+
+    def ends(self, topic):
+        return {}
+
+
+def operations_of(pending, **more):
+    inboxes = (Inbox(topic="in", journal=True),)
+    settings = Settings(bootstrap_servers="kafka:1", inboxes=inboxes, **more)
+    return Operations(settings, pending=pending, broker=NoRecords())
+
+
+def test_with_a_horizon_nobody_knows_what_stands(pending):
+    at_ms = SystemClock().now_ms() + 1_000
+    with pytest.raises(NotSupported, match="horizon"):
+        create_if(operations_of(pending, horizon="1h"), schedule(at_ms), only_if="absent")
+    assert pending.get(b"a") is None
+
+
+def test_in_buckets_nobody_knows_either(tmp_path):
+    settings = Settings(bootstrap_servers="127.0.0.1:1", pending="buckets", data_dir=tmp_path)
+    with Scheduler(settings) as scheduler, pytest.raises(NotSupported, match="Kafka alone"):
+        scheduler.send_later("t", b"v", delay=9, id="a", only_if="absent")

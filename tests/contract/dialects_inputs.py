@@ -32,6 +32,10 @@ def envelope(value, **more):
     return Record(topic="envelopes", value=value, **more)
 
 
+CONDITIONS = ["absent", "earlier", "later", "version=0123456789abcdef", "version=" + "x" * 64]
+CONDITIONS += ["version=" + "x" * 65, "version=", "Absent", "absent ", "absent|later", "if absent"]
+
+
 def hostile_schedules():
     for name in names.TIMES:
         yield from (schedule((name, text.encode()), TARGET) for text in HOSTILE)
@@ -47,6 +51,14 @@ def hostile_schedules():
     yield from (schedule(SOON, TARGET, (names.SPREAD, b"1h"), key=b"%d" % n) for n in range(50))
     yield schedule(SOON, TARGET, (names.SPREAD, b"1h"), (names.EXPIRES, b"1780000001000"))
     yield schedule((names.AT, b"x"), TARGET, (names.SPREAD, b"1h"))
+    for text in (*CONDITIONS, *HOSTILE):
+        yield schedule(SOON, TARGET, (names.IF, text.encode()))
+    for value in (None, b"", b"\xff", b"absent\xff", b"absent\n", b"version=\xc3\xa9"):
+        yield schedule(SOON, TARGET, (names.IF, value), (names.CHANGE, b"c1"))
+    yield schedule(SOON, TARGET, (names.IF, b"later"), (names.IF, b"x"), (names.CHANGE, b"c1"))
+    yield schedule(SOON, (names.IF, b"absent"))
+    yield schedule(SOON, TARGET, (names.IF, b"absent"), value=None)
+    yield schedule(SOON, TARGET, (names.IF, b"absent"), key=None)
     for at in (b"1780000000999", b"1780000001000", b"9007199254740991", b"9007199254740992"):
         yield schedule(SOON, TARGET, (names.EXPIRES, at), (names.EXPIRES_AFTER, b"x"))
     for key in (None, b"", b" \t\r\n\v\f", b"\xff\xfe", b"x" * 512, b"x" * 513, "é ".encode()):
@@ -126,6 +138,7 @@ CONTROL = [name for name in names.CONTROL if name != names.RETRY]
 HEADER = st.one_of(
     st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES, names.SPREAD)), TIMES),
     st.tuples(st.sampled_from([*CONTROL, "a", "b", "Ä"]), st.none() | SMALL),
+    st.tuples(st.just(names.IF), st.sampled_from(CONDITIONS).map(str.encode)),
     st.just(TARGET),
 )
 SCHEDULES = st.builds(

@@ -119,6 +119,15 @@ def model_expiry(headers, due_ms):
     return at_ms, None
 
 
+def model_condition(record):
+    """The condition of a record, None without one, or a reason."""
+    if record.topic != "schedules" or all(name != names.IF for name, _ in record.headers):
+        return None
+    text = as_text(first(record.headers, names.IF)) or ""
+    known = re.fullmatch("absent|earlier|later|version=[0-9A-Za-z-]{1,64}", text, re.ASCII)
+    return text if known and record.value is not None else Reason.BAD_CONDITION
+
+
 def refuse_constant(text):
     raise ValueError(text)
 
@@ -176,6 +185,8 @@ def model(record, place):
     headers, partition, expiry = record.headers, None, (None, None)
     if record.topic == "schedules":
         id, value, key = record.key, record.value, first(headers, names.TARGET_KEY)
+        if model_condition(record) is Reason.BAD_CONDITION:
+            return Reason.BAD_CONDITION
         if id is None or not id.strip():
             return Reason.NO_ID
         if len(id) > 512:
@@ -237,7 +248,10 @@ def check(record, place, row):
     if not isinstance(expected, Reason):
         assert row["dialect"] == {"schedules": "headers"}.get(record.topic, "envelope"), record
         assert got == expected, record
+        condition = model_condition(record)
+        assert not condition or row["change"] == f"if {condition}", record
         return
+    assert not (row["change"] or "").startswith("if "), record
     assert row["dialect"] == "rejected", (record, expected)
     *original, reason, detail, where, when = row["headers"]
     assert reason == (names.REJECTED, expected.value.encode()), (record, detail)

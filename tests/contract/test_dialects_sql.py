@@ -217,6 +217,38 @@ def test_time_buckets_refuse_an_expiry(spark):
     assert dict(row["headers"])[names.REJECTED] == b"cannot-expire"
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pending": "buckets"},
+        {"inboxes": (Inbox(topic="schedules", journal=True),)},
+        {
+            "inboxes": (
+                Inbox(topic="schedules", copy_to="journal"),
+                Inbox(topic="journal", journal=True),
+            )
+        },
+    ],
+)
+def test_a_condition_that_nobody_can_decide_is_rejected(spark, more):
+    chosen = SETTINGS.model_copy(update=more)
+    (row,) = decode(spark, [schedule(SOON, TARGET, (names.IF, b"absent"))], chosen)
+    told = dict(row["headers"])
+    assert told[names.REJECTED] == b"bad-condition"
+    assert told[names.REJECTED_DETAIL].startswith(b"expected sendlater-if on an inbox that is no")
+    assert row["change"] is None
+
+
+def test_a_tombstone_never_has_a_condition(spark):
+    """That of a rejected record has the record's headers too, whatever bytes they are."""
+    chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
+    done = (names.ORIGIN, b"schedules/1/7")
+    told = [done, (names.IF, b"\xff|\x00")]
+    record = Record(topic="schedules", key=b"a", value=None, headers=told)
+    (row,) = decode(spark, [record], chosen)
+    assert (row["change"], row["value"]) == (None, b"schedules/1/7")
+
+
 def test_deliveries_of_a_journal_tell_their_version(spark):
     chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
     good, bad = decode(spark, [schedule(SOON, TARGET), schedule(TARGET)], chosen)

@@ -56,7 +56,8 @@ def stages(settings: "Settings") -> list[list[str]]:
     when there are none), dialect (headers, envelope, rejected), expires_ms, expires_after_ms (both
     null: no expiry), origin_topic, origin_partition, origin_position, origin_timestamp_ms, shard,
     change (null, but for the copy of a change, and
-    `again VERSION` for a copy of that version, and `waited ID` for a tombstone about a rejected
+    `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
+    under that condition, and `waited ID` for a tombstone about a rejected
     record that waited under that id). The value of a cancellation is null, or the version
     that a tombstone of ours is about.
     """
@@ -113,7 +114,10 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
         for name in (*names.EXPIRIES, *((names.CE_EXPIRYTIME,) if settings.ce_expirytime else ()))
     )
-    spread = f"coalesce(CAST({sql.header(sql.text(names.SPREAD))} AS STRING), '')"
+    spread, condition = (
+        f"coalesce(CAST({sql.header(sql.text(name))} AS STRING), '')"
+        for name in (names.SPREAD, names.IF)
+    )
     return [
         "*",
         *(
@@ -125,6 +129,7 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
         f"THEN {sql.text(names.EXPIRY)} {expiries} END AS expiry_name",
         f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.SPREAD]} AND NOT {has[names.RETRY]} "
         f"THEN {spread} END AS spread_text",
+        f"CASE WHEN {has[names.IF]} AND NOT {is_envelope} THEN {condition} END AS if_text",
     ]
 
 
@@ -225,6 +230,7 @@ def _scheduled(settings: "Settings") -> list[str]:
         ),
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
+        "WHEN reason IS NULL AND if_text IS NOT NULL AND NOT done THEN concat('if ', if_text) "
         f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END AS change",
     ]

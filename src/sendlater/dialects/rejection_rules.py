@@ -29,6 +29,7 @@ def reason_of(settings: "Settings") -> str:
     rules: dict[str, Reason | None] = {
         "done": None,
         f"retry_text IS NOT NULL AND ({_bad_retry(settings)})": Reason.BAD_RETRY,
+        f"if_text IS NOT NULL AND ({_bad_condition(settings)})": Reason.BAD_CONDITION,
         "retry_attempt > retry_attempts": Reason.NO_ATTEMPTS_LEFT,
         f"id IS NULL OR btrim(CAST(id AS STRING), {_BLANKS}) = ''": Reason.NO_ID,
         f"dialect = 'headers' AND octet_length(id) > {ID_BYTES_MAX}": Reason.ID_TOO_LONG,
@@ -81,6 +82,20 @@ def _bad_retry(settings: "Settings") -> str:
     return f"retry_attempts IS NULL OR value IS NULL OR {journal}"
 
 
+def _undecided(settings: "Settings") -> str:
+    """Whether a record is from an inbox about whose ids nobody knows what stands."""
+    if settings.pending == "buckets":
+        return "true"
+    elsewhere = tuple(i.topic for i in settings.inboxes if i.journal or i.copy_to)
+    return f"topic IN {sql.texts(elsewhere)}" if elsewhere else "false"
+
+
+def _bad_condition(settings: "Settings") -> str:
+    """An unknown word, a cancellation, or where intake cannot decide."""
+    unknown = f"NOT {sql.matches('if_text', names.CONDITION)}"
+    return f"{unknown} OR value IS NULL OR {_undecided(settings)}"
+
+
 def _past(settings: "Settings") -> str:
     """Due before the second it was written in: etf1's times are whole seconds."""
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
@@ -122,6 +137,16 @@ def _retry_details() -> dict[Reason, tuple[str, str]]:
     }
 
 
+def _condition_detail(settings: "Settings") -> tuple[str, str]:
+    expected = sql.text(f"{names.IF}: {names.CONDITION_EXPECTED}")
+    return (
+        f"CASE WHEN {_undecided(settings)} "
+        f"THEN '{names.IF} on an inbox that is no journal, nor copied to one, nor in buckets' "
+        f"WHEN value IS NULL THEN 'a value besides {names.IF}' ELSE {expected} END",
+        f"if(value IS NULL, 'null', {sql.excerpt('if_text')})",
+    )
+
+
 def detail_of(settings: "Settings") -> str:
     """A sentence that says what was expected and what was received."""
     time = sql.excerpt("time_text")
@@ -129,6 +154,7 @@ def detail_of(settings: "Settings") -> str:
     spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
         **_retry_details(),
+        Reason.BAD_CONDITION: _condition_detail(settings),
         Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
         Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),
         Reason.BAD_ENVELOPE: (

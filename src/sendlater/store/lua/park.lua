@@ -2,11 +2,14 @@
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
 -- args: owner journal rejected_count:number sources:number
+-- uses: holds
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
 --              read from that partition at that position or before
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
+--       if CONDITION|due_ms: written only if the condition holds for what stands under the id after
+--              the rows before it, otherwise dropped and counted
 --       again VERSION|due_ms: the copy of a version (topic/partition/position) of a journal, see
 --              spark/journal/rewrite.py
 -- returns: how many rows were applied
@@ -47,7 +50,7 @@ end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
-local tombstones, later = 0, 0
+local tombstones, later, unmet = 0, 0, 0
 -- Of a journal the store keeps only what is due within the horizon.
 local horizon, planned, planning = math.huge, math.huge, false
 if journal ~= '' then
@@ -129,13 +132,25 @@ local function beside(id, version)
     return 1
 end
 
+-- Whether a condition holds for what stands under an id.
+local function met(only_if, id, due_ms)
+    local score = redis.call('ZSCORE', due, id)
+    local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
+        or (has_aside and redis.call('HGET', aside, id))
+    return holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+end
+
 local earliest = math.huge
 for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    local change, again, stands
+    local change, again, stands, only_if
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
         again = journal ~= '' and string.match(change, '^again (.+)$')
+        only_if = string.match(change, '^if (.+)$')
+    end
+    if only_if then
+        write()
     end
     if again then
         write()
@@ -144,7 +159,9 @@ for i = first, #ARGV, 3 do
         local about = due_ms == '' and ARGV[i + 2] or ''
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
-    if again and (stands or 0) >= 0 then
+    if only_if and not met(only_if, id, due_ms) then
+        unmet = unmet + 1
+    elseif again and (stands or 0) >= 0 then
         -- Not a new version: what stands keeps its position, and its tombstone will name that.
         if stands and stands > 0 then
             -- Compaction would keep only the copy.
@@ -212,6 +229,9 @@ redis.call('HINCRBY', state, 'cancelled', cancelled)
 redis.call('HINCRBY', state, 'tombstones', tombstones)
 if later > 0 then
     redis.call('HINCRBY', state, 'later_since', later)
+end
+if unmet > 0 then
+    redis.call('HINCRBY', state, 'unmet', unmet)
 end
 redis.call('HINCRBY', state, 'rejected', rejected_count)
 return count

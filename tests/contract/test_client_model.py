@@ -14,7 +14,7 @@ from ledger import Reader
 from servers import wait_until
 
 from sendlater import AsyncScheduler, Cancelled, Moved, Scheduler
-from sendlater.errors import Unavailable
+from sendlater.errors import ConditionFailed, Unavailable
 
 THREADS = 8
 CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160, "fake": 4_000}
@@ -22,6 +22,7 @@ CALLS = {"redis": 4_000, "http": 1_500, "kafka": 160, "fake": 4_000}
 PATIENCE = 6
 TASKS = 200
 TASK_CALLS = {"redis": 2_000, "http": 800, "kafka": 200, "fake": 4_000}
+CALLED = ("send", "create", "move", "cancel", "now", "get")
 CANCEL_SHARE = 0.1
 IDS = 12
 """Ids of each thread: few, so that calls meet."""
@@ -65,11 +66,19 @@ class Player(threading.Thread):
         standing = self.pending.get(name)
         due_ms = 1_000 * self.random.randrange(1_893_456_000, 1_900_000_000)
         at = datetime.fromtimestamp(due_ms / 1_000, UTC)
-        act = self.random.choices(["send", "move", "cancel", "now", "get"], [40, 20, 20, 5, 15])[0]
+        act = self.random.choices(CALLED, [30, 10, 20, 20, 5, 15])[0]
         if act == "send":
             value = f"{name} {number}".encode()
             patient(self.scheduler.send_later, self.topic, value, at=at, id=name)
             self.pending[name] = (due_ms, value)
+        elif act == "create":
+            value = f"{name} {number}".encode()
+            word = self.random.choice(["absent", "earlier", "later"])
+            earlier, later = standing and due_ms < standing[0], standing and due_ms > standing[0]
+            holds = not standing or {"absent": False, "earlier": earlier, "later": later}[word]
+            assert self.creates(name, value, at, word) == holds, (name, number, word)
+            if holds:
+                self.pending[name] = (due_ms, value)
         elif act == "move":
             answer = patient(self.scheduler.reschedule, name, at=at)
             assert answer is (Moved.MOVED if standing else Moved.UNKNOWN), (name, number)
@@ -91,6 +100,14 @@ class Player(threading.Thread):
         else:
             found = patient(self.scheduler.get, name)
             assert (found and (found.due_ms, found.value)) == standing, (name, number)
+
+    def creates(self, name, value, at, only_if):
+        """Whether the condition held."""
+        try:
+            patient(self.scheduler.send_later, self.topic, value, at=at, id=name, only_if=only_if)
+        except ConditionFailed:
+            return False
+        return True
 
 
 def header_id(record):

@@ -6,6 +6,7 @@ from servers import own_redis
 from sendlater.errors import StoreUnavailable
 from sendlater.model import Record, Schedule
 from sendlater.store import Batch, Pending
+from sendlater.store.conditional import put_if
 
 
 @pytest.fixture
@@ -34,6 +35,11 @@ def test_a_full_redis_refuses_in_words_and_gives_out_what_it_has(pending):
 
     with pytest.raises(StoreUnavailable, match="Redis is full, raise its maxmemory"):
         put(pending, 100)
+    new = Schedule(id=b"new", due_ms=1, record=Record(topic="target", value=b"payload"))
+    with pytest.raises(StoreUnavailable, match="Redis is full"):
+        put_if(pending, new, only_if="absent", change="c1")
+    assert pending.get(b"new") is None
+    assert not any(pending.client.exists(shard.keys["changes"]) for shard in pending.shards)
     first = claim(pending, Batch(0, run, 1), owner=owner)
     assert pending.settle(Batch(0, run, 1)) == len(first) > 0
     second = claim(pending, Batch(0, run, 2), owner=owner)

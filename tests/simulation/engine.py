@@ -45,7 +45,7 @@ from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.fill_tasks import Planned
-from sendlater.store import admin, lease, shard
+from sendlater.store import admin, conditional, lease, shard
 from sendlater.store import pending as store
 
 ATTEMPTS_MAX = 4
@@ -415,6 +415,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         draining,
         lease,
         admin,
+        conditional,
         store,
         fill_tasks,
         claim_task,

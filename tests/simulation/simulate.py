@@ -29,10 +29,11 @@ from sendlater.dialects import names
 from sendlater.dialects.encode import expiry_headers
 from sendlater.errors import SendlaterError
 from sendlater.local.redis_server import RedisServer
-from sendlater.model import Expiry
+from sendlater.model import Expiry, Record, Schedule
 from sendlater.spark.intake import watermark
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.store import Admin, Answer, Move, Pending
+from sendlater.store.conditional import put_if
 from sendlater.store.rebuild import JournalCopy
 
 BUSY_MS = 15_000
@@ -105,6 +106,8 @@ class Plan:
         ids = [_id(rng, n) for n in range(rng.choice((6, 12, 25)))]
         found = [_deed(rng, ids, n) for n in range(rng.choice((25, 50)))]
         found += [_second_thought(rng, one) for one in found if rng.random() < 0.4]
+        creating = random.Random(f"create {seed}")  # what else happens stays the same
+        created = [_creation(creating, one) for one in found if creating.random() < 0.2]
         kinds = rng.sample(faults, min(len(faults), rng.choice((1, 2, 3, 5))))
         count = rng.choice((0, 1, 2, 3, 4, 6, 9)) if faults else 0
         if set(kinds) <= set(SMALL):
@@ -117,7 +120,7 @@ class Plan:
             rng.choice((1, 2)),
             rng.random() < 0.5,
             "6s" if journal and rng.random() < 0.3 else "",
-            tuple(sorted(found, key=lambda one: one.at_ms)),
+            tuple(sorted(found + created, key=lambda one: one.at_ms)),
         )
 
     def settings(self) -> Settings:
@@ -170,6 +173,21 @@ def _deed(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
         "after_due": rng.random() < 0.5,
     }
     return Happening(at_ms, kind, facts)
+
+
+def _creation(rng: random.Random, first: Happening) -> Happening:
+    """Somebody creates it under a condition, some time before or after."""
+    at_ms = first.at_ms + rng.choice((-2_000, -100, 5, 50, 800, 3_000))
+    number = first.facts["number"] + 2_000
+    changed = {
+        "due_in": rng.choice((0, 300, 2_500, 8_000)) + rng.randrange(1_000),
+        "value": b"%d." % number + b"v" * rng.choice((0, 3, 300)),
+        "dies": rng.random() < 0.1,
+        "change": f"e{number}",
+        "only_if": rng.choice(("absent", "earlier", "later")),
+        "number": number,
+    }
+    return Happening(max(0.0, at_ms), "door-create", {**first.facts, **changed})
 
 
 def _second_thought(rng: random.Random, first: Happening) -> Happening:
@@ -435,6 +453,51 @@ class Run:
             self._append(version, headers)  # type: ignore[arg-type]
         else:
             self.ledger.by_id[id].remove(version)
+        self.ledger.unsure[id] -= 1
+
+    def _door_create(
+        self,
+        *,
+        id: bytes,
+        due_in: int,
+        topic: str,
+        value: bytes,
+        dies: bool,
+        change: str,
+        only_if: str,
+        **_: Any,
+    ) -> None:
+        known = [v for v in self.ledger.by_id[id] if v.place is not None]
+        if self.plan.horizon or not self._caught_up():
+            return
+        due_ms = self.world.now_ms() + due_in
+        record = Record(topic=topic, value=value)
+        self.ledger.unsure[id] += 1
+        version = self.ledger.write(Version(id, due_ms, value, topic))
+        held, standing = put_if(
+            self.pending,
+            Schedule(id=id, due_ms=due_ms, record=record),
+            only_if=only_if,
+            change=change,
+        )
+        if held:
+            self._latest_ms = max(self._latest_ms, due_ms)
+            if dies:
+                return
+            self.world.pause(self.world.rng.random() * 20)
+            if any(v.place is not None and v not in known for v in self.ledger.by_id[id]):
+                # Written since the door looked: its copy comes behind that.
+                self.ledger.unsure[id] += 1
+            headers = [
+                (names.DUE_MS, b"%d" % due_ms),
+                (names.TARGET_TOPIC, topic.encode()),
+                (names.CHANGE, change.encode()),
+            ]
+            self._append(version, headers)  # type: ignore[arg-type]
+        else:
+            assert standing is not None
+            self.ledger.by_id[id].remove(version)
+            self.ledger.by_value[value].remove(version)
         self.ledger.unsure[id] -= 1
 
     # --- what goes wrong -------------------------------------------------------------------------

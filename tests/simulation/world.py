@@ -350,7 +350,7 @@ class World:
 
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
-    *("find", "horizon", "lease", "mark", "move", "park", "plan", "readmit"),
+    *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),
     *("release", "remove", "settle", "settle_some", "tell"),
 )
 """Scripts that the simulation calls; and `claim`."""

@@ -195,6 +195,9 @@ class Ledger:
         task[version].add(actor)
         if before and len(task[version]) > before:
             version.allowed["Spark tried again"] += 1
+        if rejected and version.handed_at and version.expiry and self.simulation.cluster:
+            # The first try had delivered it; it had expired when the next one looked.
+            version.allowed["Spark tried again"] += 1
         if not self.settings.journals:
             shard = self.pending.shard_of(version.id).number
             for loss in self.losses:

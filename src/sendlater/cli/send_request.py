@@ -16,6 +16,7 @@ from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
 from sendlater.operations.acceptance import CANNOT_EXPIRE
 from sendlater.operations.arguments import plan_expiry
+from sendlater.operations.conditions import checked_condition
 
 
 class Sent(NamedTuple):
@@ -92,6 +93,8 @@ class SendRequest:
     def check(self, settings: Settings) -> None:
         """Raises BadTime or BadRequest if `send` would, but without a connection."""
         self._planned(settings, inbox="unknown")
+        if self.only_if is not None:
+            checked_condition(self.only_if)
 
     def _planned(self, settings: Settings, *, inbox: str) -> tuple[Schedule, Record]:
         """The schedule, and the record for the inbox."""

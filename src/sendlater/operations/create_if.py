@@ -20,8 +20,8 @@ from sendlater.store.connection import answering
 def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Schedule:
     """The schedule as it stands now, with its version.
 
-    Raises ConditionFailed, BadRequest, BadTime, NotSupported (with a horizon, and without a store),
-    Unavailable: then it may have been created, and the same call again finds it there.
+    Raises ConditionFailed, BadRequest, BadTime, NotSupported (with a horizon), Unavailable: then it
+    may have been created, and the same call again finds it there.
     """
     settings = operations.settings
     checked_condition(only_if)
@@ -30,8 +30,6 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
             "only_if: with a horizon the store does not know all schedules, so that it cannot "
             "tell what stands"
         )
-    shard = operations.pending.shard_of(schedule.id)  # in buckets this refuses, before it waits
-    assert shard is not None
     change = new_id() if settings.on_kafka else ""
     copy = operations.checked(schedule, change=change)
     operations.catch_up()

@@ -124,6 +124,10 @@ def _filter(query: Query) -> Filter:
 class BucketsTransport(LocalTransport):
     """Kafka alone: schedules are sent as usual, but cannot be looked up afterwards."""
 
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:  # noqa: ARG002
+        """See Transport. Raises NotSupported."""
+        raise _not_in_buckets()
+
     def forget(self, schedule_id: bytes) -> None:  # noqa: ARG002
         """See Transport. Raises NotSupported, as does every method that needs a store."""
         raise _not_in_buckets()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from sendlater import AsyncScheduler, ConditionFailed, Moved, Scheduler, State
 from sendlater.clock import SystemClock
 from sendlater.config import Inbox, Settings
 from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
-from sendlater.model import Record, Schedule
+from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.create_if import create_if
 from sendlater.operations.schedules import Operations
 from sendlater.store import Batch, Pending
@@ -236,8 +237,8 @@ def test_the_shell_learns_it_from_the_exit_code(sendlater, redis_url, space):  #
 # --- the store ------------------------------------------------------------------------------------
 
 
-def schedule(due_ms, value=b"v", id=b"a"):
-    return Schedule(id=id, due_ms=due_ms, record=Record(topic="t", value=value))
+def schedule(due_ms, value=b"v", id=b"a", **more):
+    return Schedule(id=id, due_ms=due_ms, record=Record(topic="t", value=value), **more)
 
 
 def claimed_at(pending, due_ms):
@@ -393,17 +394,62 @@ def test_any_order_of_conditions_is_that_of_a_model(redis_url, steps):
 # --- what cannot be answered ----------------------------------------------------------------------
 
 
-class NoRecords:
-    """A broker with nothing on it."""
+class Broker:
+    """An inbox of one partition, and intake that has read it before anybody asks."""
+
+    def __init__(self, pending, *, journal):
+        self.pending, self.journal, self.sent = pending, journal, []
 
     def ends(self, topic):
-        return {}
+        return {0: len(self.sent)}
+
+    def send(self, record, *, on_done):
+        self.sent.append(record)
+        at, told = len(self.sent), dict(record.headers)
+        origin = Origin(topic="in", partition=0, position=at - 1, timestamp_ms=1)
+        read = schedule(int(told["sendlater-due-ms"]), record.value, origin=origin)
+        change = told.get("sendlater-change", b"unknown").decode()
+        row = [record.key, f"{change}|{read.due_ms}", pack(read)]
+        for shard in self.pending.shards:
+            ends = [("in/0", str(at - 1 or ""), str(at))]
+            mine = row if shard is self.pending.shard_of(record.key) else []
+            shard.park(mine, ends=ends, journal=self.journal)
+        on_done(None, 0, at - 1)
+
+    def flush(self):
+        pass
 
 
-def operations_of(pending, **more):
-    inboxes = (Inbox(topic="in", journal=True),)
+def operations_of(pending, *, journal=True, **more):
+    inboxes = (Inbox(topic="in", journal=journal),)
     settings = Settings(bootstrap_servers="kafka:1", inboxes=inboxes, **more)
-    return Operations(settings, pending=pending, broker=NoRecords())
+    return Operations(settings, pending=pending, broker=Broker(pending, journal=journal))
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_the_inbox_gets_a_copy_without_a_condition(pending, journal):
+    """In the partition of what it replaces. On a journal intake makes the copy the version."""
+    operations = operations_of(pending, journal=journal)
+    at_ms = SystemClock().now_ms() + HOUR_S * 1_000
+    made = create_if(operations, schedule(at_ms), only_if="absent")
+    again = create_if(operations, schedule(at_ms + 1, b"2"), only_if=f"version={made.version}")
+    assert pending.get(b"a").version == again.version
+    with pytest.raises(ConditionFailed):
+        create_if(operations, schedule(at_ms, b"3"), only_if="absent")
+    first, second = operations.broker.sent
+    assert [first.partition, second.partition] == ([None, 0] if journal else [None, None])
+    for record in (first, second):
+        assert (record.topic, record.key) == ("in", b"a")
+        assert "sendlater-if" not in dict(record.headers)
+    assert not any(pending.client.exists(shard.keys["changes"]) for shard in pending.shards)
+    counts = pending.counts()
+    assert (counts["parked"], counts["replaced"], counts["pending"]) == (2, 1, 1)
+    if not journal:
+        pending.cancel(b"a")
+        operations.broker.send(replace(first, headers=first.headers[:-1]), on_done=lambda *_: None)
+        create_if(operations, schedule(at_ms + 2, b"4"), only_if="later")
+        assert operations.broker.sent[-1].partition == 0
+        assert pending.get(b"a").origin.partition == 0
 
 
 def test_with_a_horizon_nobody_knows_what_stands(pending):

@@ -5,9 +5,10 @@ step, then leave a copy on the inbox. The copy has no condition: a store that go
 what the caller was told.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
-from sendlater.errors import NotSupported
+from sendlater.errors import NotSupported, StoreUnavailable
 from sendlater.model import Schedule
 from sendlater.operations.arguments import new_id
 from sendlater.operations.conditions import checked_condition, condition_failed
@@ -42,7 +43,17 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
     if change:
         inbox, partition = operations.home(standing)
         operations.leave_copies([(replace(copy, topic=inbox), partition)])
-    return replace(schedule, version=version_of(schedule))
+    return replace(schedule, version=_version_now(schedule, operations))
+
+
+def _version_now(schedule: Schedule, operations: Operations) -> str:
+    """Its version. On a journal its copy makes it a new one, as soon as that has been read."""
+    if operations.settings.journals:
+        with suppress(StoreUnavailable):  # it has been created all the same
+            found = operations.get(schedule.id)
+            if found is not None and found.due_ms == schedule.due_ms:
+                return found.version
+    return version_of(schedule)
 
 
 def _in_place_of(before: Schedule | None, schedule: Schedule, operations: Operations) -> Schedule:

@@ -191,6 +191,10 @@ def _scheduled(settings: "Settings") -> list[str]:
     # Due at the record's timestamp; the sink corrects one that is ahead of our clock. Not now():
     # a new constant in each batch makes Spark compile the whole decoding again (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
+    change = (
+        "CASE WHEN if_text IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', if_text) "
+        f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END"
+    )
     # A tombstone about a rejected record tells the id it waited under.
     waited = f"""{sql.header(sql.text(names.ID))}
     = CAST(translate({DONE}, '/', '-') AS BINARY)"""
@@ -230,9 +234,8 @@ def _scheduled(settings: "Settings") -> list[str]:
         ),
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
-        "WHEN reason IS NULL AND if_text IS NOT NULL AND NOT done THEN concat('if ', if_text) "
         f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
-        f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END AS change",
+        f"ELSE {change} END AS change",
     ]
 
 

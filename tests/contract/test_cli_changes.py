@@ -75,6 +75,8 @@ def test_what_matches_is_counted_before_it_is_cancelled(sendlater, scheduler):
     sendlater("cancel", code=2)
     sendlater("cancel", "--all", "--due-to", "+2h", "--yes", code=2)
     assert left() == ["b1"]
+    scheduler.send_later("t", b"v", delay=9, id="c", headers=[("CALLER_SERVICE", b"billing")])
+    assert sendlater("cancel", "--caller", "billing", "-y") == ["1 matched, 1 cancelled"]
     assert json.loads(sendlater("cancel", "--all", "-y", "--json")[0])["cancelled"] == 1
     assert left() == []
 

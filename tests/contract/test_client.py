@@ -167,6 +167,13 @@ def test_all_that_match_are_cancelled(scheduler, topic, name):
     assert (told.matched, told.cancelled) == (2, 2)
     assert [s.id for s in scheduler.iter(id_prefix=name)] == [f"{name}-2"]
     assert scheduler.cancel_matching(id_prefix=f"{name}-nobody").matched == 0
+    whose = [("CALLER_SERVICE", f"é-{name}"), ("CALLER_SERVICE", name), (name, f"é-{name}")]
+    for n, header in enumerate(whose):
+        scheduler.send_later(topic, b"1", delay=9_000, id=f"{name}-c{n}", headers=[header])
+    told = scheduler.cancel_matching(caller=f"é-{name}")
+    assert (told.matched, told.cancelled) == (1, 1)
+    assert scheduler.get(f"{name}-c0") is None
+    assert scheduler.get(f"{name}-c2") is not None
 
 
 @pytest.mark.parametrize("wrong", [{}, {"id_prefix": ""}, {"all": True, "id_prefix": "a"}])

@@ -193,6 +193,7 @@ class AsyncScheduler:
         due_to: Instant | None = None,
         id_prefix: str = "",
         topic: str | None = None,
+        caller: str | None = None,
         all: bool = False,
         dry_run: bool = False,
     ) -> Matched:
@@ -203,6 +204,7 @@ class AsyncScheduler:
             due_to=due_to,
             id_prefix=id_prefix,
             topic=topic,
+            caller=caller,
             all=all,
             dry_run=dry_run,
         )

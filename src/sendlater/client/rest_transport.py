@@ -218,6 +218,7 @@ def _asked(query: Query) -> dict[str, Any]:
         "due_to": due_to,
         "id_prefix": id_text(query.id_prefix) or None,
         "topic": query.topic or None,
+        "caller": query.caller or None,
     }
     return {name: value for name, value in asked.items() if value is not None}
 

@@ -5,8 +5,9 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
@@ -201,18 +202,20 @@ class Scheduler:
         due_to: Instant | None = None,
         id_prefix: str = "",
         topic: str | None = None,
+        caller: str | None = None,
         all: bool = False,
         dry_run: bool = False,
     ) -> Matched:
-        """Cancel all pending schedules that `list` would find, at most BULK_COUNT_MAX; with
-        `dry_run` only count them.
+        """Cancel all pending schedules that `list` would find and, with `caller`, whose header
+        CALLER_SERVICE is that; at most BULK_COUNT_MAX. With `dry_run` only count them.
 
         Everything takes `all=True`: a filter that is empty, maybe by mistake, is a BadRequest.
         """
-        require_filter(due_from, due_to, id_prefix, topic, all=all)
+        require_filter(due_from, due_to, id_prefix, topic, caller, all=all)
         query = plan_list(
             now_ms=self.now_ms(), due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
         )
+        query = replace(query, caller=caller)
         return self._transport.cancel_matching(query, dry_run=dry_run)
 
     def reschedule(
@@ -318,8 +321,7 @@ class Scheduler:
     @property
     def settings(self) -> "Settings":
         """The installation's settings. These properties raise NotSupported over HTTP."""
-        found: Settings = self._local("settings")
-        return found
+        return cast("Settings", self._local("settings"))
 
     @property
     def inbox(self) -> str:
@@ -334,14 +336,12 @@ class Scheduler:
     @property
     def broker(self) -> "Broker":
         """The connection to Kafka, or to the topics on Redis."""
-        found: Broker = self._local("broker")
-        return found
+        return cast("Broker", self._local("broker"))
 
     @property
     def pending(self) -> "Pending":
         """The store, with what intake has read so far."""
-        found: Pending = self._local("pending")
-        return found
+        return cast("Pending", self._local("pending"))
 
     def _local(self, name: str) -> Any:
         if not hasattr(self._transport, name):

@@ -222,6 +222,7 @@ class Query:
     due_to_ms: int | None = None
     id_prefix: bytes = b""
     topic: str | None = None
+    caller: str | None = None
     limit: int = 100
     cursor: str | None = None
 
@@ -290,5 +291,5 @@ def require_filter(*given: object, all: bool) -> None:
     if any(given) == all:
         raise BadRequest(
             "expected either all=True or a filter that is not empty: due_from, due_to, "
-            "id_prefix, topic"
+            "id_prefix, topic, caller"
         )

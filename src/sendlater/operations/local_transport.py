@@ -6,10 +6,11 @@ from typing import NoReturn, cast
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.open import open_broker
 from sendlater.config import Settings
+from sendlater.dialects import names
 from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import Query, from_cursor, to_cursor
+from sendlater.operations.arguments import Query, from_cursor, to_cursor, to_id
 from sendlater.operations.create_if import create_if
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done, Matched
@@ -118,6 +119,7 @@ def _filter(query: Query) -> Filter:
         to_ms=None if query.due_to_ms is None else query.due_to_ms - 1,
         id_prefix=query.id_prefix,
         topic=query.topic or "",
+        header=(names.CALLER_SERVICE, to_id(query.caller)) if query.caller else None,
     )
 
 

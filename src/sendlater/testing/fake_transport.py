@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from sendlater.clock import Clock
 from sendlater.config import Settings
+from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
-from sendlater.operations.arguments import Query, from_cursor, to_cursor
+from sendlater.operations.arguments import Query, from_cursor, to_cursor, to_id
 from sendlater.operations.conditions import condition_failed
 from sendlater.operations.transport import Done, Matched
 from sendlater.testing.fake_topics import FakeTopics
@@ -177,12 +178,15 @@ def _place(schedule: Schedule) -> tuple[int, bytes]:
 
 
 def _passes(query: Query) -> Callable[[Schedule], bool]:
+    caller = (names.CALLER_SERVICE, to_id(query.caller)) if query.caller else None
+
     def passes(schedule: Schedule) -> bool:
         return (
             query.due_from_ms <= schedule.due_ms
             and (query.due_to_ms is None or schedule.due_ms < query.due_to_ms)
             and schedule.id.startswith(query.id_prefix)
             and query.topic in (None, schedule.record.topic)
+            and (caller is None or caller in schedule.record.headers)
         )
 
     return passes

@@ -216,6 +216,13 @@ def test_a_request_that_is_repeated_with_its_key_has_created_it(api):
     assert again.headers["etag"] == first.headers["etag"]
     assert again.headers["idempotency-replayed"] == "true"
     refused(api.post("/v1/schedules", json=body), 412, "absent")
+    other = key | {"If-Match": first.headers["etag"]}
+    plain = {name: told for name, told in body.items() if name != "only_if"}
+    refused(api.post("/v1/schedules", json=body, headers=other), 422, "another request")
+    again = api.post("/v1/schedules", json=plain, headers=other | {"Idempotency-Key": "k2"})
+    assert again.status_code == 201
+    without = api.post("/v1/schedules", json=plain, headers={"Idempotency-Key": "k2"})
+    refused(without, 422, "another request")
 
 
 # --- the command line -----------------------------------------------------------------------------

@@ -73,14 +73,16 @@ async def create(request: Request) -> Response:
     who, at = require(request.scope, Role.WRITE), server_state(request)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     body = await request.body()
+    condition = condition_of(request, None)
     if kind == NDJSON:
-        if condition_of(request, None) is not None:
+        if condition is not None:
             raise Problem(422, "expected one schedule with a condition, got lines of many")
         return await once(at, request, who, body, lambda attempt: _create_many(at, body, attempt))
     if kind != JSON:
         raise Problem(415, f"expected {JSON} or {NDJSON}, got {kind}")
+    asked = body if condition is None else body + condition.encode()
     return await once(
-        at, request, who, body, lambda attempt: _create_one(at, request, body, attempt)
+        at, request, who, asked, lambda attempt: _create_one(at, request, body, attempt)
     )
 
 

@@ -37,7 +37,7 @@ def test_a_full_redis_refuses_in_words_and_gives_out_what_it_has(pending):
         put(pending, 100)
     new = Schedule(id=b"new", due_ms=1, record=Record(topic="target", value=b"payload"))
     with pytest.raises(StoreUnavailable, match="Redis is full"):
-        put_if(pending, new, only_if="absent", change="c1")
+        put_if(pending, new, only_if="absent", reserve_ms=1_000)
     assert pending.get(b"new") is None
     assert not any(pending.client.exists(shard.keys["changes"]) for shard in pending.shards)
     first = claim(pending, Batch(0, run, 1), owner=owner)

@@ -33,7 +33,7 @@ from sendlater.model import Expiry, Record, Schedule
 from sendlater.spark.intake import watermark
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.store import Admin, Answer, Move, Pending
-from sendlater.store.conditional import put_if
+from sendlater.store.conditional import Reserved, put_if, released
 from sendlater.store.rebuild import JournalCopy
 
 BUSY_MS = 15_000
@@ -183,7 +183,6 @@ def _creation(rng: random.Random, first: Happening) -> Happening:
         "due_in": rng.choice((0, 300, 2_500, 8_000)) + rng.randrange(1_000),
         "value": b"%d." % number + b"v" * rng.choice((0, 3, 300)),
         "dies": rng.random() < 0.1,
-        "change": f"e{number}",
         "only_if": rng.choice(("absent", "earlier", "later")),
         "number": number,
     }
@@ -463,42 +462,24 @@ class Run:
         topic: str,
         value: bytes,
         dies: bool,
-        change: str,
         only_if: str,
         **_: Any,
     ) -> None:
-        known = [v for v in self.ledger.by_id[id] if v.place is not None]
         if self.plan.horizon or not self._caught_up():
             return
         due_ms = self.world.now_ms() + due_in
-        record = Record(topic=topic, value=value)
-        self.ledger.unsure[id] += 1
-        version = self.ledger.write(Version(id, due_ms, value, topic))
-        held, standing = put_if(
-            self.pending,
-            Schedule(id=id, due_ms=due_ms, record=record),
-            only_if=only_if,
-            change=change,
-        )
-        if held:
-            self._latest_ms = max(self._latest_ms, due_ms)
-            if dies:
-                return
-            self.world.pause(self.world.rng.random() * 20)
-            if any(v.place is not None and v not in known for v in self.ledger.by_id[id]):
-                # Written since the door looked: its copy comes behind that.
-                self.ledger.unsure[id] += 1
-            headers = [
-                (names.DUE_MS, b"%d" % due_ms),
-                (names.TARGET_TOPIC, topic.encode()),
-                (names.CHANGE, change.encode()),
-            ]
-            self._append(version, headers)  # type: ignore[arg-type]
-        else:
-            assert standing is not None
-            self.ledger.by_id[id].remove(version)
-            self.ledger.by_value[value].remove(version)
-        self.ledger.unsure[id] -= 1
+        one = Schedule(id=id, due_ms=due_ms, record=Record(topic=topic, value=value))
+        try:
+            held, _ = put_if(self.pending, one, only_if=only_if, reserve_ms=CATCH_UP_MS)
+        except Reserved:
+            return
+        if not held or dies:
+            return
+        self._latest_ms = max(self._latest_ms, due_ms)
+        headers = [(names.DUE_MS, b"%d" % due_ms), (names.TARGET_TOPIC, topic.encode())]
+        self._append(self.ledger.write(Version(id, due_ms, value, topic)), headers)  # type: ignore[arg-type]
+        if self._caught_up():
+            released(self.pending, id)
 
     # --- what goes wrong -------------------------------------------------------------------------
 

@@ -234,10 +234,6 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         ALIVE,
         (lua("begin", "tonumber(of_run) < run", "false"),),
     ),
-    "the copy of a creation creates it again": (
-        (),
-        (lua("put", "redis.call('ZADD', changes, now_ms, change)", ""),),
-    ),
     "claims before it is due": (
         (),
         (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),

@@ -12,11 +12,9 @@ DAY_MS = 86_400_000
 CANNOT_EXPIRE = "expected a schedule without an expiry, as one in buckets cannot expire"
 
 
-def inbox_record(
-    schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int, change: str = ""
-) -> Record:
-    """The record for the inbox, of a change if that is named. Raises BadRequest or BadTime if
-    intake would reject it, NotSupported for what this kind of installation cannot do."""
+def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int) -> Record:
+    """The record for the inbox. Raises BadRequest or BadTime if intake would reject it,
+    NotSupported for what this kind of installation cannot do."""
     check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
     if schedule.expiry and settings.pending == "buckets":
         raise NotSupported(CANNOT_EXPIRE)
@@ -26,7 +24,6 @@ def inbox_record(
         id=schedule.id,
         due_ms=schedule.due_ms,
         expiry=schedule.expiry,
-        change=change,
     )
     size = len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:

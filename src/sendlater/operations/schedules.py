@@ -70,12 +70,10 @@ class Operations:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def checked(self, schedule: Schedule, *, change: str = "") -> Record:
-        """The record for the inbox, of a change if that is named. Raises BadRequest or BadTime if
-        intake would reject it."""
-        now_ms = self.clock.now_ms()
+    def checked(self, schedule: Schedule) -> Record:
+        """The record for the inbox. Raises BadRequest or BadTime if intake would reject it."""
         return inbox_record(
-            schedule, settings=self.settings, inbox=self.inbox, now_ms=now_ms, change=change
+            schedule, settings=self.settings, inbox=self.inbox, now_ms=self.clock.now_ms()
         )
 
     def check_due(self, due_ms: int) -> None:
@@ -136,7 +134,7 @@ class Operations:
         """Write to the store, or to the inbox while intake has not read all of it: it could
         otherwise read an older version later, which would replace the new one."""
         if self._behind(self._inbox_ends()):
-            self._must_deliver([(self.checked(schedule), None) for schedule in schedules])
+            self.deliver([(self.checked(schedule), None) for schedule in schedules])
             return
         for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
             rows: dict[int, list[object]] = {}
@@ -180,7 +178,8 @@ class Operations:
                 break
         return outcome
 
-    def _must_deliver(self, records: Sequence[Placed], *, otherwise: str = "") -> None:
+    def deliver(self, records: Sequence[Placed], *, otherwise: str = "") -> None:
+        """Put records on the inbox and wait until they are safe. Raises BrokerUnavailable."""
         failed = [error for error in self._deliver(records) if error is not None]
         if failed:
             raise BrokerUnavailable(f"{otherwise}{failed[0]}")
@@ -225,14 +224,14 @@ class Operations:
                 if answer is Answer.CANCELLED
                 for inbox, partition in [self.home(old)]
             ]
-            self.leave_copies(records)
+            self._leave_copies(records)
         return answers
 
     def forget(self, schedule_id: bytes) -> None:
         """Cancel without an answer. Does not wait for intake, but takes effect after what is on the
         inbox."""
         if self.settings.on_kafka or self._behind(self._inbox_ends()):
-            self._must_deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
+            self.deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
         else:
             self.admin.cancel(schedule_id)
 
@@ -283,12 +282,11 @@ class Operations:
                         change=move.change,
                     )
                     records.append((record, partition))
-        self.leave_copies(records)
+        self._leave_copies(records)
         return answers
 
-    def leave_copies(self, records: Sequence[Placed]) -> None:
-        """Put copies of changes on the inbox. Raises BrokerUnavailable."""
-        self._must_deliver(records, otherwise="changed in the store, but not on the inbox: ")
+    def _leave_copies(self, records: Sequence[Placed]) -> None:
+        self.deliver(records, otherwise="changed in the store, but not on the inbox: ")
 
     def home(self, found: Schedule | None) -> tuple[str, int | None]:
         """Inbox and partition of a schedule: one partition keeps its versions in order."""

@@ -1,16 +1,16 @@
 -- Write a schedule if a condition about what stands under its id holds.
 --
 -- keys: due record state wake batches changes aside
--- args: id due_ms:number packed_record only_if change now_ms:number keep_ms:number changes_max:number
+-- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: holds
 -- full: refuses
--- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), or busy
---          when too many changes wait for their copies; standing: what stood under the id: pending,
---          claimed, or empty
+-- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved
+--          (somebody else is creating it), or busy when too many changes wait for their copies;
+--          standing: what stood under the id: pending, claimed, or empty
 --
--- As in move, a copy of the change, named `change`, follows on the inbox, and this store ignores it.
--- As in park, a new version ends the earlier ones: a claimed row is marked, so that a crash does not
--- put it back, and a row set aside is dropped.
+-- With reserve_ms above 0 nothing is written: the id is reserved for so long, see store/conditional.py.
+-- Otherwise, as in park, a new version ends the earlier ones: a claimed row is marked, so that a crash
+-- does not put it back, and a row set aside is dropped.
 
 local score = redis.call('ZSCORE', due, id)
 local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
@@ -25,17 +25,22 @@ for _, name in ipairs(redis.call('HKEYS', batches)) do
         end
     end
 end
+local reservation = 'new ' .. id
+if (tonumber(redis.call('ZSCORE', changes, reservation) or '') or -math.huge) > now_ms - reserve_ms then
+    return {'reserved', stands, packed or ''}
+end
 if not holds(only_if, due_ms, stands, packed) then
     return {'stands', stands, packed or ''}
 end
 -- A full Redis refuses this before anything is done.
 redis.call('HSET', state, 'room', 1)
-if change ~= '' then
+if reserve_ms > 0 then
     redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
     if redis.call('ZCARD', changes) >= changes_max then
         return {'busy', stands, packed or ''}
     end
-    redis.call('ZADD', changes, now_ms, change)
+    redis.call('ZADD', changes, now_ms, reservation)
+    return {'put', stands, packed or ''}
 end
 for batch, row in pairs(claimed) do
     redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))

@@ -161,6 +161,8 @@ def headers_records(here):
     every = [(name, b"\xff") for name in names.CONTROL]
     yield Hostile("a null that comes again", b"h-null", None, every, "bad-retry", inbox)
     others = [header for header in every if header[0] != names.RETRY]
+    yield Hostile("a null with a condition", b"h-null", None, others, "bad-condition", inbox)
+    others = [header for header in others if header[0] != names.IF]
     yield Hostile("tombstone", b"h-\x00nobody", None, others, 0, inbox)
 
 

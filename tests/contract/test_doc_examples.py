@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from ledger import Reader, create_topics
 from servers import wait_until
 
-from sendlater import Topics, open_producer
+from sendlater import Scheduler, Topics, open_producer
 from sendlater.dialects import duration_ms
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,16 @@ def test_the_expiry_page_on_redis(redis_url, capsys):
     (code,) = on_redis("expiry.md")
     run(code, redis_url)
     assert capsys.readouterr().out == "0:10:00 2035-06-01 16:00:00+00:00\n"
+
+
+def test_the_conditions_page_on_redis(redis_url, space, capsys):
+    (code,) = on_redis("conditions.md")
+    for said in ("", "it stands already, due"):
+        run(code, redis_url)
+        assert capsys.readouterr().out.startswith(said)
+        with Scheduler(redis_url, space=space) as scheduler:
+            found = {one.id: one.value for one in scheduler.iter()}
+        assert found == {"report-7": b"weekly", "index-7": b"page 7", "mail-ann": b"news"}
 
 
 def test_the_handlers_page_on_redis(redis_url):

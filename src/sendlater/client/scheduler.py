@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
@@ -24,6 +24,7 @@ from sendlater.operations.arguments import (
     Delay,
     Instant,
     Message,
+    Recurrence,
     due_ms,
     new_id,
     plan_list,
@@ -90,10 +91,12 @@ class Scheduler:
         partition: int | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
+        **recurrence: Unpack[Recurrence],
     ) -> Scheduled:
         """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
-        (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides. It is not
-        delivered after `expires` or, counted from the due time, `expires_after`.
+        (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides; not after
+        `expires` or, counted from the due time, `expires_after`. With `every` (an interval) or
+        `cron` instead of a time it comes again and again: docs/recurring.md.
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -112,6 +115,7 @@ class Scheduler:
             expires_after=expires_after,
             id=id,
             partition=partition,
+            **recurrence,
         )
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
             return self._send(Scheduled(self, schedule), wait=wait, on_sent=on_sent)
@@ -179,11 +183,9 @@ class Scheduler:
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
-        """Cancel a schedule. Answers cancelled, delivering (too late) or unknown.
-
-        Waits until intake has read what is on the inbox now, so that a schedule just sent is found.
-        Raises Unavailable if intake is not that far in time.
-        """
+        """Cancel a schedule. Answers cancelled, delivering (too late) or unknown. Waits until intake
+        has read what is on the inbox now, so that a schedule just sent is found. Raises Unavailable
+        if intake is not that far in time."""
         return self._transport.cancel(to_id(id))
 
     def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
@@ -319,8 +321,7 @@ class Scheduler:
     @property
     def settings(self) -> "Settings":
         """The installation's settings. These properties raise NotSupported over HTTP."""
-        found: Settings = self._local("settings")
-        return found
+        return cast("Settings", self._local("settings"))
 
     @property
     def inbox(self) -> str:
@@ -335,14 +336,12 @@ class Scheduler:
     @property
     def broker(self) -> "Broker":
         """The connection to Kafka, or to the topics on Redis."""
-        found: Broker = self._local("broker")
-        return found
+        return cast("Broker", self._local("broker"))
 
     @property
     def pending(self) -> "Pending":
         """The store, with what intake has read so far."""
-        found: Pending = self._local("pending")
-        return found
+        return cast("Pending", self._local("pending"))
 
     def _local(self, name: str) -> Any:
         if not hasattr(self._transport, name):

@@ -36,6 +36,7 @@ def reason_of(settings: "Settings") -> str:
         f"CAST({sql.header(sql.text(names.UNREADABLE))} AS STRING) "
         f"= {sql.text(names.UNREADABLE_BECAUSE)}": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
+        **_cannot_recur(settings),
         "time_name IS NULL": Reason.NO_TIME,
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
@@ -72,6 +73,15 @@ def _bad_retry(settings: "Settings") -> str:
     """An unreadable policy, nothing to deliver again, or a journal: it keeps one record per key."""
     journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
     return f"retry_attempts IS NULL OR value IS NULL OR {journal}"
+
+
+def _cannot_recur(settings: "Settings") -> dict[str, Reason | None]:
+    """A plan where nothing is kept but the record: in a journal, and in buckets."""
+    recurs = f"time_name IN {sql.texts(names.PLANS)}"
+    if settings.pending == "buckets":
+        return {recurs: Reason.CANNOT_RECUR}
+    journals = settings.journals
+    return {f"{recurs} AND topic IN {sql.texts(journals)}": Reason.CANNOT_RECUR} if journals else {}
 
 
 def _past(settings: "Settings") -> str:
@@ -145,6 +155,10 @@ def detail_of(settings: "Settings") -> str:
         Reason.CANNOT_EXPIRE: (
             "'a schedule without an expiry, as one in buckets cannot expire'",
             f"concat(expiry_name, ' ', {sql.excerpt('expiry_text')})",
+        ),
+        Reason.CANNOT_RECUR: (
+            "'a schedule that is due once, as one in buckets or on a journal cannot recur'",
+            f"concat(time_name, ' ', {time})",
         ),
         Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
         Reason.TOO_FAR: (

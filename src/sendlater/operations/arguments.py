@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from sendlater.dialects import duration_ms, instant_ms, names, share_of
 from sendlater.errors import BadRequest, BadTime
@@ -23,7 +23,20 @@ Instant = datetime | str
 """An aware datetime, or text: RFC 3339, "+15m" from now, or seconds since 1970."""
 
 
-class Message(TypedDict):
+class Recurrence(TypedDict, total=False):
+    """When a schedule comes again: see docs/recurring.md."""
+
+    every: Delay | None
+    cron: str | None
+    zone: str | None
+    start: Instant | None
+    end: Instant | None
+    count: int | None
+    jitter: Delay | None
+    missed: str | None
+
+
+class Message(Recurrence):
     """One item of `send_many`: the arguments of `send_later` by name."""
 
     topic: str
@@ -53,11 +66,14 @@ def plan_send(
     expires_after: Delay | None = None,
     id: str | None = None,
     partition: int | None = None,
+    **recurrence: Unpack[Recurrence],
 ) -> Schedule:
     """The schedule for the arguments of `send_later`; without an id it gets a new ULID.
 
     Raises BadTime or BadRequest for arguments that are not valid.
     """
+    if unknown := recurrence.keys() - Recurrence.__annotations__.keys():
+        raise TypeError(f"send_later() got unexpected arguments: {', '.join(sorted(unknown))}")
     if id == "":
         raise BadRequest("id: expected text that is not empty, or None for a new one")
     body = to_bytes(value, what="value")
@@ -71,14 +87,23 @@ def plan_send(
         partition=partition,
     )
     schedule_id = to_id(new_id() if id is None else id)
-    planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
-    if spread is not None:
-        planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
+    plan = ""
+    if any(word is not None for word in recurrence.values()):
+        from sendlater.operations.recurring import planned  # loads time zones, which few need
+
+        once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
+        found = planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms)
+        planned_ms, plan = found.due_ms(schedule_id), found.text
+    else:
+        planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
+        if spread is not None:
+            planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
     return Schedule(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
         expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
+        plan=plan,
     )
 
 

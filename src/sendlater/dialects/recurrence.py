@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -25,6 +26,9 @@ from sendlater.limits import (
     MISSED_LATE_MS_MAX,
 )
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+
+if TYPE_CHECKING:  # clients import this room too, and need no settings to encode
+    from sendlater.config import Settings
 
 MISSED = ("one", "none", "all")
 """What becomes of occurrences that were missed; the first is the default."""
@@ -134,6 +138,13 @@ def occurrence(schedule: Schedule, plan: Plan) -> Schedule:
         origin=schedule.origin,
         expiry=schedule.expiry,
     )
+
+
+def once_only(settings: "Settings") -> tuple[str, ...]:
+    """The inboxes whose schedules cannot recur: a journal keeps no more than one record of each."""
+    if settings.pending == "buckets":
+        return tuple(inbox.topic for inbox in settings.inboxes)
+    return tuple(i.topic for i in settings.inboxes if i.journal or i.copy_to)
 
 
 # --- reading plans --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql, when
+from sendlater.dialects.recurrence import once_only
 from sendlater.dialects.retry import POLICY_EXPECTED
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
@@ -76,12 +77,11 @@ def _bad_retry(settings: "Settings") -> str:
 
 
 def _cannot_recur(settings: "Settings") -> dict[str, Reason | None]:
-    """A plan where nothing is kept but the record: in a journal, and in buckets."""
+    """A plan on an inbox whose schedules cannot recur."""
+    if not (inboxes := once_only(settings)):
+        return {}
     recurs = f"time_name IN {sql.texts(names.PLANS)}"
-    if settings.pending == "buckets":
-        return {recurs: Reason.CANNOT_RECUR}
-    journals = settings.journals
-    return {f"{recurs} AND topic IN {sql.texts(journals)}": Reason.CANNOT_RECUR} if journals else {}
+    return {f"{recurs} AND topic IN {sql.texts(inboxes)}": Reason.CANNOT_RECUR}
 
 
 def _past(settings: "Settings") -> str:

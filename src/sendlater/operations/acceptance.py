@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import encode_headers
+from sendlater.dialects.recurrence import once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Record, Schedule
 
@@ -21,7 +22,7 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
     check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
     if schedule.expiry and settings.pending == "buckets":
         raise NotSupported(CANNOT_EXPIRE)
-    if schedule.plan and (settings.pending == "buckets" or inbox in settings.journals):
+    if schedule.plan and inbox in once_only(settings):
         raise NotSupported(CANNOT_RECUR)
     record = encode_headers(
         schedule.record,

@@ -109,7 +109,7 @@ def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_rejected(
-    spark,
+    spark,  # noqa: F811
     redis_url,
     space,
     headers,

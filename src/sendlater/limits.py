@@ -45,6 +45,8 @@ CRON_CHARS_MAX = 200
 JITTER_MS_MAX = 24 * 3_600_000
 """Longest jitter of a recurring schedule: what it may hide is searched for occurrence by
 occurrence."""
+PREVIEW_COUNT_MAX = 100
+"""Most times that a preview of a plan shows: each costs a tenth of a millisecond."""
 MISSED_COUNT_MAX = 1_000
 """With missed `all`, most occurrences that are made up for one after the other; the rest of those
 that were missed are skipped, so that an outage of a year does not come as a flood."""

@@ -29,6 +29,7 @@ from sendlater.cli.connection import (
     out,
 )
 from sendlater.cli.output import as_json, id_of, text_of, time_of
+from sendlater.cli.recurring import ONCE, Recurrence
 from sendlater.config import Settings
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
@@ -53,6 +54,7 @@ def send(
     id: str | None = None,
     partition: int | None = None,
     jsonl: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    recurrence: Recurrence = ONCE,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
@@ -71,13 +73,14 @@ def send(
         id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
         jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
-            headers, spread, expires or expires_after, id, partition. `-` reads standard input.
+            headers, spread, expires or expires_after, id, partition; or, in place of delay and at,
+            the words of a recurring schedule. `-` reads standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
     given = (topic, value, key, header, delay, at, spread, expires, expires_after, id, partition)
     if jsonl is not None:
-        if any(one is not None for one in given):
+        if any(one is not None for one in given) or recurrence != ONCE:
             raise BadRequest("send: expected --jsonl alone, got a message besides")
         return _send_file(jsonl, connection)
     if topic is None or value is None:
@@ -94,6 +97,7 @@ def send(
         expires_after=expires_after,
         id=id,
         partition=partition,
+        **recurrence.given(),
     )
     settings = connection.settings()
     request.check(settings)

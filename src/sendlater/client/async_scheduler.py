@@ -143,9 +143,9 @@ class AsyncScheduler:
         """Send a schedule as it is, and wait until it was accepted."""
         # If the producer's queue has room, sending costs less than changing threads.
         if self.sync._transport.ready():
-            future = self.sync._submit(schedule)
+            future = self.sync._sender.submit(schedule)
         else:
-            future = await self._call(self.sync._submit, schedule)
+            future = await self._call(self.sync._sender.submit, schedule)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), SEND_TIMEOUT_S)
         except TimeoutError as error:

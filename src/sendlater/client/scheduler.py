@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -183,9 +182,11 @@ class Scheduler:
         return Scheduled(self, schedule)
 
     def cancel(self, id: str) -> Cancelled:
-        """Cancel a schedule. Answers cancelled, delivering (too late) or unknown. Waits until intake
-        has read what is on the inbox now, so that a schedule just sent is found. Raises Unavailable
-        if intake is not that far in time."""
+        """Cancel a schedule. Answers cancelled, delivering (too late) or unknown.
+
+        Waits until intake has read what is on the inbox now, so that a schedule just sent is found.
+        Raises Unavailable if intake is not that far in time.
+        """
         return self._transport.cancel(to_id(id))
 
     def cancel_many(self, ids: Iterable[str]) -> dict[str, Cancelled]:
@@ -303,9 +304,6 @@ class Scheduler:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _submit(self, schedule: Schedule) -> "Future[None]":
-        return self._sender.submit(schedule)
 
     def now_ms(self) -> int:
         """The clock that delays count from, milliseconds since 1970: this host's."""

@@ -140,6 +140,41 @@ def occurrence(schedule: Schedule, plan: Plan) -> Schedule:
     )
 
 
+def preview(plan: Plan, count: int) -> list[int]:
+    """The first planned times, without jitter."""
+    found: list[int] = []
+    then: Plan | None = plan
+    while then is not None and len(found) < min(count, plan.left or count):
+        found.append(then.planned_ms)
+        then = then.at(then.next_after(then.planned_ms))
+    return found
+
+
+def shown_at(ms: int, zone: str) -> str:
+    """An instant as the clock on the wall of a zone shows it, RFC 3339; after the year 9999 as
+    milliseconds since 1970."""
+    try:
+        return (_EPOCH + ms * _MS).astimezone(_zone(zone)).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return f"{ms} ms since 1970"
+
+
+def words_of(plan: Plan) -> dict[str, str | int]:
+    """The words that make this plan again, at the same occurrence."""
+    words: dict[str, str | int] = {"start": shown_at(plan.planned_ms, "UTC"), "missed": plan.missed}
+    if plan.every_ms is not None:
+        words["every"] = f"{plan.every_ms}ms"
+    else:
+        words |= {"cron": plan.cron or "", "zone": plan.zone}
+    if plan.end_ms is not None:
+        words["end"] = shown_at(plan.end_ms, "UTC")
+    if plan.left is not None:
+        words["count"] = plan.left
+    if plan.jitter_ms:
+        words["jitter"] = f"{plan.jitter_ms}ms"
+    return words
+
+
 def once_only(settings: "Settings") -> tuple[str, ...]:
     """The inboxes whose schedules cannot recur: a journal keeps no more than one record of each."""
     if settings.pending == "buckets":

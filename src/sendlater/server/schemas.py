@@ -9,7 +9,10 @@ from sendlater.server.schema_parts import (
     EXPIRY_SHOWN,
     HEADER,
     MS,
+    NEXT_TIMES,
+    PLAN_SHOWN,
     RECORD,
+    RECURRENCE,
     SCHEDULE,
     SELECTION,
     SPAN,
@@ -67,10 +70,9 @@ SCHEMAS: dict[str, Json] = {
             **SPAN_OR_NULL,
             "description": "Moves the due time by a part, which the id decides.",
         },
-        **EXPIRY,
-        **WHEN,
+        **(EXPIRY | WHEN | RECURRENCE),
     )
-    | one_of(*WHEN),
+    | one_of(*WHEN, "every", "cron"),
     "NewTime": object_of(example={"delay": "2h"}, **WHEN) | one_of(*WHEN),
     "Schedule": object_of(
         ["id", "topic", "due_ms", "due_at", "state", "partition", "value_bytes"],
@@ -84,6 +86,7 @@ SCHEMAS: dict[str, Json] = {
         partition=or_null("integer"),
         value_bytes=COUNT,
         **EXPIRY_SHOWN,
+        plan=PLAN_SHOWN,
         version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(
@@ -100,6 +103,7 @@ SCHEMAS: dict[str, Json] = {
         value_base64=BASE64,
         headers={"type": "array", "items": HEADER},
     ),
+    "Next": NEXT_TIMES,
     "Page": object_of(
         ["items", "next_cursor"],
         example={"items": [SCHEDULE], "next_cursor": "MTc5NjExMjAwMDAwMDpvcmRlci03"},

@@ -53,6 +53,12 @@ def test_the_expiry_page_on_redis(redis_url, capsys):
     assert capsys.readouterr().out == "0:10:00 2035-06-01 16:00:00+00:00\n"
 
 
+def test_the_recurring_page_on_redis(redis_url, capsys):
+    (code,) = on_redis("recurring.md")
+    run(code, redis_url)
+    assert capsys.readouterr().out == "2035-01-01 08:00:00+00:00 8\n"
+
+
 def test_the_handlers_page_on_redis(redis_url):
     code = examples("handlers.md")[0]
     run(code.replace('"__main__"', '"example"'), redis_url)

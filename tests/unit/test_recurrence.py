@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sendlater.dialects import names
@@ -105,6 +105,19 @@ def times(cron: str, zone: str, after: str, count: int) -> list[str]:
             "2027-03-14T01:30-05:00",
             ["2027-03-14T01:40-05:00", "2027-03-14T03:00-04:00", "2027-03-14T03:20-04:00"],
         ),
+        # Also where the clock is shifted by half an hour.
+        (
+            "30 * * * *",
+            "Australia/Lord_Howe",
+            "2027-10-03T00:45+10:30",
+            ["2027-10-03T01:30+10:30", "2027-10-03T02:30+11:00", "2027-10-03T03:30+11:00"],
+        ),
+        (
+            "45 * * * *",
+            "Australia/Lord_Howe",
+            "2027-04-04T01:00+11:00",
+            ["2027-04-04T01:45+11:00", "2027-04-04T01:45+10:30", "2027-04-04T02:45+10:30"],
+        ),
         # Nine o'clock stays nine o'clock.
         (
             "0 9 * * MON-FRI",
@@ -151,6 +164,7 @@ def test_cron_goes_forward_from_any_instant(cron: str, zone: str, now_ms: int) -
 
 
 @given(instants, st.sampled_from(ZONES), st.sampled_from(["*", "*/15", "30"]))
+@example(ms("2027-10-02T15:00Z"), "Australia/Lord_Howe", "30")
 def test_a_star_is_every_real_hour(now_ms: int, zone: str, minutes: str) -> None:
     """Against a walk over the minutes of the clock on the wall."""
     wanted = {"*": range(60), "*/15": range(0, 60, 15), "30": [30]}[minutes]

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from sendlater.cli.connection import OK, Json, app, out
+from sendlater.errors import BadRequest
 from sendlater.limits import PREVIEW_COUNT_MAX
 
 
@@ -64,11 +65,12 @@ def next_(
         count: How many times to show.
     """
     from sendlater.dialects.recurrence import preview, shown_at
-    from sendlater.operations.recurring import plan_of
+    from sendlater.operations.arguments import planned
 
     given = {"cron": cron, "every": every, "zone": zone, "start": start, "end": end}
-    words = {word: value for word, value in given.items() if value is not None}
-    plan = plan_of(words, now_ms=time.time_ns() // 1_000_000)
+    plan = planned(given, now_ms=time.time_ns() // 1_000_000)
+    if plan is None:
+        raise BadRequest("next: expected CRON, or --every")
     times = preview(plan, count)
     shown = [shown_at(ms, plan.zone) for ms in times]
     out.print(json.dumps({"times": shown, "times_ms": times}) if json_ else "\n".join(shown))

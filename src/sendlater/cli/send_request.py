@@ -16,8 +16,7 @@ from sendlater.dialects.recurrence import Plan, once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
 from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR
-from sendlater.operations.arguments import plan_expiry
-from sendlater.operations.recurring import planned, recurs
+from sendlater.operations.arguments import plan_expiry, planned
 
 
 class Sent(NamedTuple):
@@ -146,8 +145,6 @@ class SendRequest:
     def _plan(self, schedule_id: bytes, now_ms: int) -> Plan | None:
         """The plan of a request that has one. Raises BadRequest, BadTime."""
         words = {name: getattr(self, name) for name in self.__slots__}
-        if not recurs(words):
-            return None
         for word in ("every", "start", "end", "jitter"):
             words[word] = None if words[word] is None else str(words[word])
         return planned(words, schedule_id=schedule_id, now_ms=now_ms)

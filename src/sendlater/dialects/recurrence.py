@@ -1,24 +1,20 @@
 """Recurring schedules: a plan says when a schedule comes again. No I/O, and no clock of its own.
 
 A plan counts from its planned times, never from when something was delivered, so it does not drift.
-Daylight saving: a time that does not exist is moved to the end of the gap, and a time that exists
-twice counts once; where minute or hour begin with `*`, elapsed time counts instead.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 import msgspec
 
 from sendlater.dialects import names
+from sendlater.dialects.cron import EPOCH, MS, cron_after, zone_of
 from sendlater.dialects.when import WHOLE, duration_ms, rfc3339_ms, share_of
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import (
-    CRON_CHARS_MAX,
     EVERY_MS_MIN,
     ID_BYTES_MAX,
     JITTER_MS_MAX,
@@ -45,8 +41,6 @@ PLAN_HEADERS = {
     "missed": names.MISSED,
 }
 """Words of a plan, and their headers."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
 
 
 class Plan(
@@ -78,7 +72,7 @@ class Plan(
             steps = (after_ms - self.planned_ms) // self.every_ms + 1
             found: int | None = self.planned_ms + max(0, steps) * self.every_ms
         else:
-            found = _cron_after(self.cron or "", self.zone, after_ms)
+            found = cron_after(self.cron or "", self.zone, after_ms)
         if found is None or found > DUE_MS_MAX - self.jitter_ms:
             return None
         return None if self.end_ms is not None and found > self.end_ms else found
@@ -154,7 +148,7 @@ def shown_at(ms: int, zone: str) -> str:
     """An instant as the clock on the wall of a zone shows it, RFC 3339; after the year 9999 as
     milliseconds since 1970."""
     try:
-        return (_EPOCH + ms * _MS).astimezone(_zone(zone)).isoformat(timespec="milliseconds")
+        return (EPOCH + ms * MS).astimezone(zone_of(zone)).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError):
         return f"{ms} ms since 1970"
 
@@ -204,6 +198,11 @@ def make_plan(
     """
     if (every_ms is None) == (cron is None):
         raise BadRequest("expected one of every and cron")
+    for word, text in {"cron": cron, "zone": zone, "missed": missed}.items():
+        if not isinstance(text, str | None):
+            raise BadRequest(f"{word}: expected text, got {text!r}")
+    if not isinstance(count, int | None) or isinstance(count, bool):
+        raise BadRequest(f"count: expected a whole number, got {count!r}")
     if every_ms is not None and not EVERY_MS_MIN <= every_ms <= DUE_MS_MAX:
         raise BadRequest(f"every: expected at least {EVERY_MS_MIN // 1_000} s, got {every_ms} ms")
     if cron is None and zone is not None:
@@ -310,45 +309,3 @@ def check_id(schedule_id: bytes) -> None:
             f"expected an id of at most {ID_BYTES_MAX - ADDED_ID_BYTES} bytes, as each occurrence "
             f"adds its time, got {len(schedule_id)}"
         )
-
-
-# --- cron -----------------------------------------------------------------------------------------
-
-
-def _cron_after(cron: str, zone: str, after_ms: int) -> int | None:
-    """The first instant of a cron expression after this one; None: there is none.
-
-    Raises BadRequest if expression or zone cannot be read.
-    """
-    from cronsim import CronSim, CronSimError
-
-    fields = len(cron.split())
-    # With six fields cronsim reads seconds, and knows no daylight saving.
-    if fields != 5 or len(cron) > CRON_CHARS_MAX:
-        raise BadRequest(f"cron: expected five fields (0 9 * * MON-FRI), got {cron[:100]!r}")
-    try:
-        after = (_EPOCH + after_ms * _MS).astimezone(_zone(zone))
-        times = CronSim(cron, after)
-        found = next(times, None)
-        # In an hour that comes twice, a fixed time counts once: the first. Compared as instants:
-        # Python compares times of one zone by what the clock on the wall shows.
-        while found is not None and (found - _EPOCH) // _MS <= after_ms:
-            found = next(times, None)
-    except (CronSimError, AssertionError) as error:
-        raise BadRequest(f"cron: expected five fields, got {cron[:100]!r}: {error}") from None
-    except (OverflowError, ValueError):  # after the year 9999
-        return None
-    return None if found is None else (found - _EPOCH) // _MS
-
-
-@lru_cache(1_000)
-def _zone(name: str) -> tzinfo:
-    """Raises BadRequest for a zone that this machine does not know."""
-    if name == "UTC":
-        return UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise BadRequest(
-            f"zone: expected a name of the IANA time zones (Europe/Paris), got {name[:100]!r}"
-        ) from None

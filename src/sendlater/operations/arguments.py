@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from sendlater.dialects import duration_ms, instant_ms, names, share_of
+from sendlater.dialects.recurrence import PLAN_HEADERS, Plan, check_id, make_plan
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
@@ -88,11 +89,8 @@ def plan_send(
     )
     schedule_id = to_id(new_id() if id is None else id)
     plan = ""
-    if any(word is not None for word in recurrence.values()):
-        from sendlater.operations.recurring import planned  # loads time zones, which few need
-
-        once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
-        found = planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms)
+    once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
+    if found := planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms):
         planned_ms, plan = found.due_ms(schedule_id), found.text
     else:
         planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
@@ -105,6 +103,24 @@ def plan_send(
         expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
         plan=plan,
     )
+
+
+def planned(words: Mapping[str, Any], *, schedule_id: bytes = b"", now_ms: int) -> Plan | None:
+    """The plan at its first occurrence; None if no word of PLAN_HEADERS was given. `words`: these,
+    and what else was given with them; None counts as not given. Raises BadRequest, BadTime."""
+    given = {word: value for word, value in words.items() if value is not None}
+    if not given.keys() & PLAN_HEADERS.keys():
+        return None
+    for word in ("delay", "at", "due_at", "due_ms", "spread", "expires"):
+        if word in given:
+            raise BadRequest(f"expected every or cron without {word}: that is for what comes once")
+    check_id(schedule_id)
+    read: dict[str, Any] = {w: given.get(w) for w in ("cron", "zone", "count", "missed")}
+    for word in {"every", "jitter"} & given.keys():
+        read[f"{word}_ms"] = span_ms(given[word], what=word)
+    for word in {"start", "end"} & given.keys():
+        read[f"{word}_ms"] = to_ms(given[word], what=word, now_ms=now_ms)
+    return make_plan(now_ms=now_ms, **read)
 
 
 def plan_expiry(

@@ -4,8 +4,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sendlater.dialects.recurrence import preview, shown_at
+from sendlater.errors import BadRequest
 from sendlater.limits import PREVIEW_COUNT_MAX
-from sendlater.operations.recurring import plan_of
+from sendlater.operations.arguments import planned
 from sendlater.server.auth import Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.routes.schedules import answer, server_state
@@ -26,7 +27,8 @@ def next_times(
     """The next times of a recurring schedule that is sent now, without jitter."""
     require(request.scope, Role.READ)
     given = {"cron": cron, "every": every, "zone": zone, "start": start, "end": end}
-    words = {word: value for word, value in given.items() if value is not None}
-    plan = plan_of(words, now_ms=server_state(request).clock.now_ms())
+    plan = planned(given, now_ms=server_state(request).clock.now_ms())
+    if plan is None:
+        raise BadRequest("expected one of every and cron")
     times = preview(plan, count)
     return answer({"times": [shown_at(ms, plan.zone) for ms in times], "times_ms": times})

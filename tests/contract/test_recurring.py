@@ -13,7 +13,9 @@ from sendlater.errors import Fenced
 from sendlater.limits import MISSED_LATE_MS_MAX
 from sendlater.model import Expiry, Record, Schedule, State
 from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane, ShardSlice
+from sendlater.spark.delivery.targets import Targets
 from sendlater.store import Pending
 from sendlater.store.codec import pack, unpack, with_due
 from sendlater.store.scripts import LaneEnded
@@ -316,6 +318,48 @@ def test_a_plan_that_can_no_longer_be_read_is_delivered_once_more(here):
     here.pending.put(Schedule(id=b"i", due_ms=MINUTE, record=record, plan=plan))
     assert ids(here.deliver()) == [b"i"]
     assert here.standing() == []
+
+
+def test_a_failed_batch_leaves_what_recurs_to_the_next_claim(here, monkeypatch):
+    """Sent record by record it would go out with its plan, and never come again."""
+    here.put()
+    record = Record(topic="out", value=b"v")
+    here.pending.put(Schedule(id=b"once", due_ms=MINUTE, record=record))
+    here.claim(here.task())
+    sent = []
+
+    def send(self, records):
+        sent.extend(records)
+        return dict.fromkeys(records)
+
+    monkeypatch.setattr(RecordByRecord, "_send", send)
+    settings = Settings(bootstrap_servers="nobody:1")
+    targets = Targets(here.pending, None, settings, owner=here.owner, clock=here.clock)
+    failed = RecordByRecord(settings, here.pending, targets, owner=here.owner, clock=here.clock)
+    assert failed.deliver(0) == 1
+    assert sent == [b"once"]
+    here.start()
+    assert ids(here.deliver()) == [b"i@60000"]
+
+
+def test_tasks_that_wait_for_something_later_are_woken(here):
+    here.put(every_ms=1_000, now_ms=MINUTE - 1_000)
+    record = Record(topic="out", value=b"v")
+    here.pending.put(Schedule(id=b"later", due_ms=MINUTE + 5_000, record=record))
+    wake = here.shard.wake()
+    wake.wait(1)
+    assert not wake.wait(1)
+    here.deliver()
+    assert wake.wait(1_000)
+
+
+def test_a_target_that_is_not_known_yet_holds_up_the_occurrence_alone(here):
+    here.put()
+    here.lane = replace(here.lane, check_targets=True)
+    assert here.deliver() == []
+    assert here.standing() == [(b"i", 2 * MINUTE)]
+    _, rows = here.shard.aside(count_max=9)
+    assert list(rows) == [b"i@60000"]
 
 
 def test_many_recur_in_one_claim(here):

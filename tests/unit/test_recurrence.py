@@ -262,6 +262,25 @@ def test_jitter_is_stable_and_differs() -> None:
     assert len({plan.due_ms(b"%d" % n) for n in range(20)}) > 10
 
 
+@pytest.mark.parametrize("missed", ["one", "all"])
+def test_a_plan_stays_readable_where_its_times_are_closer_than_its_jitter(missed: str) -> None:
+    """The first gap is a day, the next one an hour; or a day has 23 hours."""
+    for cron, jitter_ms in (("0 9,10 * * *", 20 * HOUR), ("30 1 * * *", 24 * HOUR)):
+        plan = make_plan(
+            now_ms=ms("2027-03-26T09:30+01:00"),
+            cron=cron,
+            zone="Europe/Paris",
+            jitter_ms=jitter_ms,
+            missed=missed,
+        )
+        for _ in range(20):
+            due_ms = plan.due_ms(b"i")
+            _, after = step(read_text(plan.text), b"i", due_ms=due_ms, now_ms=due_ms)
+            assert after is not None
+            assert after.planned_ms > plan.planned_ms
+            plan = after
+
+
 def test_the_headers_of_a_record_are_read() -> None:
     told = {
         names.CRON: b"0  9 * * MON-FRI",
@@ -334,6 +353,9 @@ def test_what_cannot_be_meant_is_told(told: dict[str, bytes | None], about: str)
         b'{"planned_ms": 1, "every_ms": 1000, "left": 0}',
         b'{"planned_ms": 1, "every_ms": 1000, "left": -1}',
         b'{"planned_ms": 1, "every_ms": 1000, "jitter_ms": 9007199254740993}',
+        b'{"planned_ms": 1, "every_ms": 1000, "jitter_ms": 86400001}',
+        b'{"planned_ms": 1, "every_ms": 1000, "overdue": -1}',
+        b'{"planned_ms": 1, "every_ms": 1000, "overdue": 1001}',
         b'{"planned_ms": 1, "every_ms": 1000, "else": 1}',
         b'{"planned_ms": 1, "cron": "1"}',
     ],

@@ -5,7 +5,6 @@ A plan counts from its planned times, never from when something was delivered, s
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -226,6 +225,13 @@ def make_plan(
     first = plan.at(plan.next_after(since_ms))
     if first is None:
         raise BadRequest(f"expected a plan with an occurrence, got none: {plan.text}")
+    then = first.next_after(first.planned_ms)
+    most_ms = JITTER_MS_MAX if then is None else min(JITTER_MS_MAX, then - first.planned_ms)
+    if jitter_ms > most_ms:
+        raise BadRequest(
+            f"jitter: expected at most {most_ms} ms, the time between two occurrences or a day, "
+            f"got {jitter_ms} ms"
+        )
     return checked(first)
 
 
@@ -236,28 +242,22 @@ def _anchor(every_ms: int | None, start_ms: int | None, now_ms: int) -> int:
 
 
 def checked(plan: Plan) -> Plan:
-    """The same plan. Raises BadRequest if it is not readable, or its jitter is too long."""
+    """The same plan. Raises BadRequest if it cannot be read, or has numbers that cannot be."""
     every_ms = EVERY_MS_MIN if plan.every_ms is None else plan.every_ms
     numbers = (every_ms - EVERY_MS_MIN, every_ms, plan.planned_ms, plan.jitter_ms)
     if (
         (plan.every_ms is None) == (plan.cron is None)
         or plan.missed not in MISSED
         or not all(0 <= number <= DUE_MS_MAX for number in numbers)
+        or plan.jitter_ms > JITTER_MS_MAX
+        or not 0 <= plan.overdue <= MISSED_COUNT_MAX
         or (plan.left is not None and plan.left < 1)
     ):
         raise BadRequest(f"expected a plan, got {plan.text[:100]!r}")
-    then = plan.next_after(plan.planned_ms)  # reads cron and zone, too
-    if plan.jitter_ms and then is not None:
-        most_ms = min(JITTER_MS_MAX, then - plan.planned_ms)
-        if plan.jitter_ms > most_ms:
-            raise BadRequest(
-                f"jitter: expected at most {most_ms} ms, the time between two occurrences or "
-                f"{JITTER_MS_MAX} ms, got {plan.jitter_ms} ms"
-            )
+    plan.next_after(plan.planned_ms)  # reads cron and zone
     return plan
 
 
-@lru_cache(1_000)
 def read_text(text: str | bytes) -> Plan:
     """The plan of its canonical text. Raises BadRequest."""
     try:

@@ -122,18 +122,22 @@ class FakeTransport:
         """Deliver, in due order, what is due by the clock."""
         with self._lock:
             now_ms = self.now_ms()
-            due = [one for one in self.pending.values() if one.due_ms <= now_ms]
-            for found in sorted(due, key=_place):
-                del self.pending[found.id]
-                schedule = self._occurrence(found, now_ms) if found.plan else found
-                if schedule is None:
-                    continue
-                expires_ms = schedule.expires_ms
-                if expires_ms is None or now_ms <= expires_ms:
-                    self.topics.append(leaving(schedule)[0], at_ms=now_ms)
-                elif topic := self.settings.expired_topic:
-                    dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
-                    self.topics.append(leaving(dead)[0], at_ms=now_ms)
+            # What recurs may be due again at once: see `missed` in docs/recurring.md.
+            while due := [one for one in self.pending.values() if one.due_ms <= now_ms]:
+                for schedule in sorted(due, key=_place):
+                    del self.pending[schedule.id]
+                    self._deliver(schedule, now_ms)
+
+    def _deliver(self, due: Schedule, now_ms: int) -> None:
+        schedule = self._occurrence(due, now_ms) if due.plan else due
+        if schedule is None:
+            return
+        expires_ms = schedule.expires_ms
+        if expires_ms is None or now_ms <= expires_ms:
+            self.topics.append(leaving(schedule)[0], at_ms=now_ms)
+        elif topic := self.settings.expired_topic:
+            dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
+            self.topics.append(leaving(dead)[0], at_ms=now_ms)
 
     def _occurrence(self, schedule: Schedule, now_ms: int) -> Schedule | None:
         """What is delivered of a recurring schedule, which waits for its next time again."""

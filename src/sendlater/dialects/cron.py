@@ -15,6 +15,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 
 
+@lru_cache(10_000)  # many schedules are due at nine, and come again at nine
 def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     """The first instant of a cron expression after this one; None: there is none.
 

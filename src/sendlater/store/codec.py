@@ -2,9 +2,9 @@
 
 The array is [topic, partition, key, value, headers, kind, origin topic, origin partition,
 position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]; the kind is the
-dialect's number, in higher bits with the expiry if there is one. Topics and names of headers are
-text if intake wrote them, bytes if a client did. Such pairs of values make a stream, so that one
-call unpacks any number of schedules.
+dialect's number, in higher bits with the expiry if there is one; of what recurs, the first header
+is the plan. Topics and names of headers are text if intake wrote them, bytes if a client did. Such
+pairs of values make a stream, so that one call unpacks any number of schedules.
 """
 
 import hashlib

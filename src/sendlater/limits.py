@@ -38,6 +38,21 @@ RETRIES_MAX = 1_000
 """Most retries of an exponential `sendlater-retry`."""
 RETRY_ERROR_BYTES_MAX = 1_000
 """How much of `sendlater-error` a dead letter repeats in `event-error`."""
+EVERY_MS_MIN = 1_000
+"""Shortest interval of a recurring schedule: each occurrence costs a script in Redis."""
+CRON_CHARS_MAX = 200
+"""Longest cron expression."""
+JITTER_MS_MAX = 24 * 3_600_000
+"""Longest jitter of a recurring schedule: what it may hide is searched for occurrence by
+occurrence."""
+PREVIEW_COUNT_MAX = 100
+"""Most times that a preview of a plan shows: each costs a tenth of a millisecond."""
+MISSED_COUNT_MAX = 1_000
+"""With missed `all`, most occurrences that are made up for one after the other; the rest of those
+that were missed are skipped, so that an outage of a year does not come as a flood."""
+MISSED_LATE_MS_MAX = 60_000
+"""With missed `none`, an occurrence that is more than this late is missed: a restart of the
+service, and the wait for intake (`hold_ms_max`), take less."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
 TOPIC_CHARS_MAX = 249

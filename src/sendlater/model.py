@@ -44,6 +44,8 @@ class Reason(StrEnum):
     BAD_EXPIRY = "bad-expiry"
     CANNOT_EXPIRE = "cannot-expire"
     EXPIRED = "expired"
+    BAD_PLAN = "bad-plan"
+    CANNOT_RECUR = "cannot-recur"
     BAD_RETRY = "bad-retry"
     BAD_CONDITION = "bad-condition"
     NO_ATTEMPTS_LEFT = "no-attempts-left"
@@ -111,6 +113,8 @@ class Schedule:
     dialect: str = ""
     origin: Origin | None = None
     expiry: Expiry | None = None
+    plan: str = ""
+    """Of a recurring schedule: when it comes again, see dialects/recurrence.py."""
     state: State = State.PENDING
     version: str = field(default="", compare=False)
     """Changes with every change: a digest of what the store holds; empty outside of it."""

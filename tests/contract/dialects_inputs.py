@@ -133,8 +133,8 @@ TIMES = st.one_of(
     SMALL,
     st.none(),
 )
-CONTROL = [name for name in names.CONTROL if name != names.RETRY]
-"""Without that of test_retries.py."""
+CONTROL = [name for name in names.CONTROL if name not in (names.RETRY, *names.PLANS)]
+"""Without those of test_retries.py and test_recurring_intake.py."""
 HEADER = st.one_of(
     st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES, names.SPREAD)), TIMES),
     st.tuples(st.sampled_from([*CONTROL, "a", "b", "Ä"]), st.none() | SMALL),

@@ -63,6 +63,12 @@ def test_the_conditions_page_on_redis(redis_url, space, capsys):
         assert found == {"report-7": b"weekly", "index-7": b"page 7", "mail-ann": b"news"}
 
 
+def test_the_recurring_page_on_redis(redis_url, capsys):
+    (code,) = on_redis("recurring.md")
+    run(code, redis_url)
+    assert capsys.readouterr().out == "2035-01-01 08:00:00+00:00 8\n"
+
+
 def test_the_handlers_page_on_redis(redis_url):
     code = examples("handlers.md")[0]
     run(code.replace('"__main__"', '"example"'), redis_url)

@@ -179,6 +179,20 @@ def test_what_has_expired_comes_as_the_row_for_the_dead_letter_topic(options, sc
     run.reader.stop()
 
 
+def test_what_recurs_comes_as_its_occurrences(options, scheduler):
+    """And waits for its next time, while this one is claimed."""
+    scheduler.send_later("t", "v", every="1s", count=2, missed="all", id="i")
+    first_ms = scheduler.get("i").due_ms
+    wait_until(lambda: scheduler.now_ms() > first_ms, "it is due")
+    run = Run(options)
+    assert run.batch() == [f"i@{first_ms}"]
+    assert scheduler.get("i").due_ms == first_ms + 1_000
+    wait_until(lambda: scheduler.now_ms() > first_ms + 1_000, "it is due again")
+    assert run.batch() == [f"i@{first_ms + 1_000}"]
+    assert scheduler.get("i") is None
+    run.reader.stop()
+
+
 def test_columns_say_the_expiry_and_the_spread_of_a_row():
     row = {"topic": "t", "value": "v", "id": "customer-17", "due": "2035-01-31T17:00:00Z"}
     columns = [StructField(name, StringType()) for name in (*row, "spread", "expires_after")]

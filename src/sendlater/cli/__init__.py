@@ -12,6 +12,7 @@ from sendlater.cli import (  # noqa: F401  (they add their commands)
     doctor,
     local,
     rebuild,
+    recurring,
     reschedule,
     schedules,
     serve,

@@ -1,6 +1,7 @@
 """The command line's output format for schedules, bytes and times."""
 
 import base64
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,7 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
         "due_ms": schedule.due_ms,
         "due": time_of(schedule.due_ms),
         "expires": None if schedule.expires_ms is None else time_of(schedule.expires_ms),
+        "plan": json.loads(schedule.plan) if schedule.plan else None,
         "topic": record.topic,
         "key": text_of(record.key),
         "value": text_of(record.value),

@@ -29,6 +29,7 @@ from sendlater.cli.connection import (
     out,
 )
 from sendlater.cli.output import as_json, id_of, text_of, time_of
+from sendlater.cli.recurring import ONCE, Recurrence
 from sendlater.config import Settings
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
@@ -54,6 +55,7 @@ def send(
     partition: int | None = None,
     only_if: str | None = None,
     jsonl: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    recurrence: Recurrence = ONCE,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
@@ -73,13 +75,14 @@ def send(
         partition: Partition of the target topic. Default: the producer chooses.
         only_if: absent, earlier, later or version=V: only if what has this id allows it.
         jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
-            headers, spread, expires or expires_after, id, partition. `-` reads standard input.
+            headers, spread, expires or expires_after, id, partition; or, in place of delay and at,
+            the words of a recurring schedule. `-` reads standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
     given = (topic, value, key, header, delay, at, spread, expires, expires_after, id, partition)
     if jsonl is not None:
-        if any(one is not None for one in (*given, only_if)):
+        if any(one is not None for one in (*given, only_if)) or recurrence != ONCE:
             raise BadRequest("send: expected --jsonl alone, got a message besides")
         return _send_file(jsonl, connection)
     if topic is None or value is None:
@@ -97,6 +100,7 @@ def send(
         id=id,
         partition=partition,
         only_if=only_if,
+        **recurrence.given(),
     )
     settings = connection.settings()
     request.check(settings)

@@ -12,10 +12,11 @@ from ulid import ULID
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
 from sendlater.dialects import duration_ms, encode_headers, instant_ms, share_of
+from sendlater.dialects.recurrence import Plan, once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
-from sendlater.operations.acceptance import CANNOT_EXPIRE
-from sendlater.operations.arguments import plan_expiry
+from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR
+from sendlater.operations.arguments import plan_expiry, planned
 from sendlater.operations.conditions import checked_condition
 
 
@@ -40,6 +41,14 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     expires_after: str | int | float | None = None
     id: str | None = None
     partition: int | None = None
+    every: str | int | float | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | int | float | None = None
+    end: str | int | float | None = None
+    count: int | None = None
+    jitter: str | int | float | None = None
+    missed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +68,14 @@ class SendRequest:
     id: str | None = None
     partition: int | None = None
     only_if: str | None = None
+    every: str | float | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | float | None = None
+    end: str | float | None = None
+    count: int | None = None
+    jitter: str | float | None = None
+    missed: str | None = None
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
@@ -100,7 +117,8 @@ class SendRequest:
         """The schedule, and the record for the inbox."""
         now_ms = time.time_ns() // 1_000_000
         schedule_id = _utf8("id", str(ULID()) if self.id is None else self.id)
-        due_ms = self._due_ms(now_ms, settings)
+        plan = self._plan(schedule_id, now_ms)
+        due_ms = plan.due_ms(schedule_id) if plan else self._due_ms(now_ms, settings)
         if self.spread is not None:
             due_ms += share_of(duration_ms(str(self.spread)), schedule_id)
         if len(self.value) > settings.max_payload_bytes:
@@ -112,6 +130,7 @@ class SendRequest:
             id=schedule_id,
             due_ms=due_ms,
             record=self.record(),
+            plan=plan.text if plan else "",
             expiry=plan_expiry(
                 None if self.expires is None else str(self.expires),
                 None if self.expires_after is None else str(self.expires_after),
@@ -121,13 +140,23 @@ class SendRequest:
         )
         if schedule.expiry and settings.pending == "buckets":
             raise NotSupported(CANNOT_EXPIRE)
+        if plan and inbox in once_only(settings):
+            raise NotSupported(CANNOT_RECUR)
         return schedule, encode_headers(
             schedule.record,
             inbox=inbox,
             id=schedule.id,
             due_ms=due_ms,
             expiry=schedule.expiry,
+            plan=schedule.plan,
         )
+
+    def _plan(self, schedule_id: bytes, now_ms: int) -> Plan | None:
+        """The plan of a request that has one. Raises BadRequest, BadTime."""
+        words = {name: getattr(self, name) for name in self.__slots__}
+        for word in ("every", "start", "end", "jitter"):
+            words[word] = None if words[word] is None else str(words[word])
+        return planned(words, schedule_id=schedule_id, now_ms=now_ms)
 
     def record(self) -> Record:
         """The record for the target topic. Raises BadRequest."""

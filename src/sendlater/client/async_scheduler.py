@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.scheduled import Page, Scheduled
@@ -14,7 +14,14 @@ from sendlater.client.sender import SEND_TIMEOUT_S, unanswered
 from sendlater.client.tracing import scheduling
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import AnyHeaders, Delay, Instant, Message, plan_send
+from sendlater.operations.arguments import (
+    AnyHeaders,
+    Delay,
+    Instant,
+    Message,
+    Recurrence,
+    plan_send,
+)
 from sendlater.operations.transport import Matched, Opens
 
 if TYPE_CHECKING:
@@ -93,6 +100,7 @@ class AsyncScheduler:
         only_if: str | None = None,
         wait: bool = True,
         on_sent: "OnAsyncSent | None" = None,
+        **recurrence: Unpack[Recurrence],
     ) -> AsyncScheduled:
         """See Scheduler.send_later; `on_sent` is a plain function, called in the loop."""
         schedule = plan_send(
@@ -108,6 +116,7 @@ class AsyncScheduler:
             expires_after=expires_after,
             id=id,
             partition=partition,
+            **recurrence,
         )
         with scheduling(schedule, now_ms=self.sync.now_ms()) as schedule:
             scheduled = AsyncScheduled(self, schedule)  # type: ignore[arg-type]

@@ -233,7 +233,7 @@ def _to_json(schedule: Schedule) -> dict[str, Any]:
     told: dict[str, Any] = {
         "topic": record.topic,
         "id": _text(schedule.id),
-        "due_ms": schedule.due_ms,
+        **(_plan(schedule.plan) if schedule.plan else {"due_ms": schedule.due_ms}),
         **_field("value", record.value),
     }
     if record.key is not None:
@@ -246,6 +246,12 @@ def _to_json(schedule: Schedule) -> dict[str, Any]:
         ms, after_due = schedule.expiry.ms, schedule.expiry.after_due
         told |= {"expires_after": ms / 1_000} if after_due else {"expires": _instant(ms)}
     return told
+
+
+def _plan(text: str) -> dict[str, Any]:
+    from sendlater.dialects.recurrence import read_text, words_of
+
+    return words_of(read_text(text))
 
 
 def _instant(ms: int) -> str:
@@ -283,6 +289,7 @@ def _from_json(told: dict[str, Any]) -> Schedule:
             partition=told.get("partition"),
         ),
         expiry=_expiry(told),
+        plan=json.dumps(told["plan"], separators=(",", ":")) if "plan" in told else "",
         state=State(told.get("state", State.PENDING)),
         version=told.get("version", ""),
     )

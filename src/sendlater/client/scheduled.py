@@ -1,8 +1,9 @@
 """What the client returns: a schedule with methods to change it, and pages of schedules."""
 
+import json
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sendlater.model import Cancelled, Headers, Moved, Schedule, State
 from sendlater.operations.arguments import Delay, Instant, id_text, to_datetime
@@ -58,6 +59,11 @@ class Scheduled:
         """The last instant at which it may be delivered, in UTC."""
         expires_ms = self.schedule.expires_ms
         return None if expires_ms is None else to_datetime(expires_ms)
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """When it comes again, if it recurs: docs/recurring.md."""
+        return json.loads(self.schedule.plan) if self.schedule.plan else None
 
     @property
     def state(self) -> State:

@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import retried
@@ -24,6 +24,7 @@ from sendlater.operations.arguments import (
     Delay,
     Instant,
     Message,
+    Recurrence,
     due_ms,
     new_id,
     plan_list,
@@ -92,10 +93,12 @@ class Scheduler:
         only_if: str | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
+        **recurrence: Unpack[Recurrence],
     ) -> Scheduled:
         """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
-        (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides. It is not
-        delivered after `expires` or, counted from the due time, `expires_after`.
+        (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides; not after
+        `expires` or, counted from the due time, `expires_after`. With `every` (an interval) or
+        `cron` instead of a time it comes again and again: docs/recurring.md.
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -115,6 +118,7 @@ class Scheduler:
             expires_after=expires_after,
             id=id,
             partition=partition,
+            **recurrence,
         )
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
             scheduled = Scheduled(self, schedule)

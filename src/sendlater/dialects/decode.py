@@ -45,6 +45,10 @@ AND {_AGAIN} = concat_ws('/', topic, partition, {_AGAIN_OFFSET}) THEN {_AGAIN_OF
 Kafka source's columns, and `names`, the names of the headers."""
 
 
+RECURS = f"time_name IN {sql.texts(names.PLANS)}"
+"""Whether a record has a plan; the task that parks it computes its due time."""
+
+
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -57,8 +61,9 @@ def stages(settings: "Settings") -> list[list[str]]:
     null: no expiry), origin_topic, origin_partition, origin_position, origin_timestamp_ms, shard,
     change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
-    under that condition, and `waited ID` for a tombstone about a rejected
-    record that waited under that id). The value of a cancellation is null, or the version
+    under that condition, `waited ID` for a tombstone about a rejected record that waited under that
+    id, and `recurs CHANGE` for a recurring schedule, see spark/intake/plans.py). The value of a
+    cancellation is null, or the version
     that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
@@ -86,7 +91,7 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
     """The parts of a schedule, by dialect; records of a `copied` inbox need no key."""
     times = " ".join(
         f"WHEN array_contains(names, {sql.text(name)}) THEN {sql.text(name)}"
-        for name in (names.RETRY, *names.TIMES)
+        for name in (names.RETRY, *names.PLANS, *names.TIMES)
     )
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     topic = f"CAST({sql.header(sql.text(names.TARGET_TOPIC))} AS STRING)"
@@ -156,6 +161,7 @@ def _due() -> list[str]:
         "*",
         f"""CASE time_name
         WHEN {sql.text(names.RETRY)} THEN timestamp_ms + {RETRY_MS}
+        {" ".join(f"WHEN {sql.text(name)} THEN timestamp_ms" for name in names.PLANS)}
         WHEN {sql.text(names.DUE_MS)} THEN {due_ms}
         WHEN {sql.text(names.AT)} THEN {at_ms}
         WHEN {sql.text(names.DELAY)} THEN timestamp_ms + {sql.duration_ms("time_text")}
@@ -216,6 +222,7 @@ def _scheduled(settings: "Settings") -> list[str]:
             f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
             f"CASE WHEN retry_text IS NOT NULL THEN {retry_headers()} "
+            f"WHEN {RECURS} THEN headers "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),
         "fate": ("'rejected'", "dialect", "dialect"),
@@ -235,7 +242,8 @@ def _scheduled(settings: "Settings") -> list[str]:
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
         f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
-        f"ELSE {change} END AS change",
+        f"WHEN {RECURS} AND reason IS NULL AND value IS NOT NULL "
+        f"THEN concat('recurs ', coalesce({change}, '')) ELSE {change} END AS change",
     ]
 
 

@@ -20,6 +20,7 @@ def encode_headers(
     delay_ms: int | None = None,
     at: str | None = None,
     expiry: Expiry | None = None,
+    plan: str = "",
     change: str = "",
 ) -> Record:
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
@@ -27,6 +28,8 @@ def encode_headers(
     Exactly one of `due_ms` (since 1970), `delay_ms` (after the inbox record's timestamp) and `at`
     (RFC 3339) is given. As in etf1's client, headers of `record` that belong to a scheduler are
     dropped. Absolute times are also written in etf1's format, seconds rounded up, for its tools.
+
+    `plan` makes it recur; `due_ms` is then the due time of the next occurrence.
 
     `change` is the id of the change that this record is a copy of, see names.CHANGE.
 
@@ -49,6 +52,8 @@ def encode_headers(
             headers.append((names.DUE_MS, b"%d" % due_ms))
         headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
     headers += expiry_headers(expiry)
+    if plan:
+        headers.append((names.PLAN, plan.encode()))
     headers.append((names.TARGET_TOPIC, record.topic.encode()))
     if record.key is not None:
         headers.append((names.TARGET_KEY, record.key))

@@ -22,6 +22,27 @@ CE_EXPIRYTIME = "ce_expirytime"
 """In, with setting `ce_expirytime`: the same, RFC 3339 (CloudEvents' extension `expirytime`)."""
 SPREAD = "sendlater-spread"
 """In: moves the due time by a part of this duration, which the id decides."""
+EVERY = "sendlater-every"
+"""In: it comes again after each of these intervals; a duration as in `sendlater-delay`."""
+CRON = "sendlater-cron"
+"""In: it comes again at the times of this cron expression of five fields."""
+ZONE = "sendlater-zone"
+"""In, beside it: the time zone, such as Europe/Paris; without it UTC."""
+START = "sendlater-start"
+"""In, beside both: it begins at this instant, RFC 3339."""
+END = "sendlater-end"
+"""In, beside both: nothing is planned after this instant, RFC 3339."""
+COUNT = "sendlater-count"
+"""In, beside both: how often it comes."""
+JITTER = "sendlater-jitter"
+"""In, beside both: moves each occurrence by a part of this duration, which its id decides."""
+MISSED = "sendlater-missed"
+"""In, beside both: what becomes of missed occurrences: one, none, all."""
+PLAN = "sendlater-plan"
+"""In, written by sendlater: a whole plan, see dialects/recurrence.py; `sendlater-due-ms` beside it
+is when the next occurrence is due."""
+SCHEDULE = "sendlater-schedule"
+"""Out, on occurrences of a recurring schedule: its id."""
 RETRY = "sendlater-retry"
 """In: the record could not be handled and comes again; a policy, see dialects/retry.py."""
 ERROR = "sendlater-error"
@@ -95,12 +116,21 @@ TIMES = (DUE_MS, AT, DELAY, EPOCH)
 """The headers with the due time. The first of these that is present decides."""
 EXPIRIES = (EXPIRES, EXPIRES_AFTER)
 """The headers with the expiry. The first of these that is present decides."""
-STALE = (ID, DUE, DELIVERED_TO, EXPIRY, ORIGIN, CHANGE, AGAIN)
+PLANS = (PLAN, EVERY, CRON)
+"""The headers of recurring schedules. The first of these that is present decides."""
+STALE = (ID, DUE, DELIVERED_TO, EXPIRY, ORIGIN, CHANGE, AGAIN, SCHEDULE)
 """Never passed on: left by an earlier delivery, which appends its own, or of no use later."""
 CONTROL = (
     *TIMES,
     *EXPIRIES,
     SPREAD,
+    *PLANS,
+    ZONE,
+    START,
+    END,
+    COUNT,
+    JITTER,
+    MISSED,
     RETRY,
     ERROR,
     IF,

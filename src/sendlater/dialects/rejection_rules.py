@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql, when
+from sendlater.dialects.recurrence import once_only
 from sendlater.dialects.retry import POLICY_EXPECTED
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
@@ -37,6 +38,7 @@ def reason_of(settings: "Settings") -> str:
         f"CAST({sql.header(sql.text(names.UNREADABLE))} AS STRING) "
         f"= {sql.text(names.UNREADABLE_BECAUSE)}": Reason.BAD_HEADERS,
         "dialect = 'envelope' AND envelope.message IS NULL": Reason.BAD_ENVELOPE,
+        **_cannot_recur(settings),
         "time_name IS NULL": Reason.NO_TIME,
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
@@ -94,6 +96,14 @@ def _bad_condition(settings: "Settings") -> str:
     """An unknown word, a cancellation, or where intake cannot decide."""
     unknown = f"NOT {sql.matches('if_text', names.CONDITION)}"
     return f"{unknown} OR value IS NULL OR {_undecided(settings)}"
+
+
+def _cannot_recur(settings: "Settings") -> dict[str, Reason | None]:
+    """A plan on an inbox whose schedules cannot recur."""
+    if not (inboxes := once_only(settings)):
+        return {}
+    recurs = f"time_name IN {sql.texts(names.PLANS)}"
+    return {f"{recurs} AND topic IN {sql.texts(inboxes)}": Reason.CANNOT_RECUR}
 
 
 def _past(settings: "Settings") -> str:
@@ -179,6 +189,10 @@ def detail_of(settings: "Settings") -> str:
         Reason.CANNOT_EXPIRE: (
             "'a schedule without an expiry, as one in buckets cannot expire'",
             f"concat(expiry_name, ' ', {sql.excerpt('expiry_text')})",
+        ),
+        Reason.CANNOT_RECUR: (
+            "'a schedule that is due once, as one in buckets or on a journal cannot recur'",
+            f"concat(time_name, ' ', {time})",
         ),
         Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
         Reason.TOO_FAR: (

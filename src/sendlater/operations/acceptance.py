@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import encode_headers
+from sendlater.dialects.recurrence import once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Record, Schedule
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from sendlater.config import Settings
 DAY_MS = 86_400_000
 CANNOT_EXPIRE = "expected a schedule without an expiry, as one in buckets cannot expire"
+CANNOT_RECUR = (
+    "expected a schedule that is due once, as one in buckets or on a journal cannot recur"
+)
 
 
 def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int) -> Record:
@@ -18,12 +22,15 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
     check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
     if schedule.expiry and settings.pending == "buckets":
         raise NotSupported(CANNOT_EXPIRE)
+    if schedule.plan and inbox in once_only(settings):
+        raise NotSupported(CANNOT_RECUR)
     record = encode_headers(
         schedule.record,
         inbox=inbox,
         id=schedule.id,
         due_ms=schedule.due_ms,
         expiry=schedule.expiry,
+        plan=schedule.plan,
     )
     size = len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:

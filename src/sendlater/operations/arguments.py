@@ -4,9 +4,10 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from sendlater.dialects import duration_ms, instant_ms, names, share_of
+from sendlater.dialects.recurrence import PLAN_HEADERS, Plan, check_id, make_plan
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
@@ -23,7 +24,20 @@ Instant = datetime | str
 """An aware datetime, or text: RFC 3339, "+15m" from now, or seconds since 1970."""
 
 
-class Message(TypedDict):
+class Recurrence(TypedDict, total=False):
+    """When a schedule comes again: see docs/recurring.md."""
+
+    every: Delay | None
+    cron: str | None
+    zone: str | None
+    start: Instant | None
+    end: Instant | None
+    count: int | None
+    jitter: Delay | None
+    missed: str | None
+
+
+class Message(Recurrence):
     """One item of `send_many`: the arguments of `send_later` by name."""
 
     topic: str
@@ -53,11 +67,14 @@ def plan_send(
     expires_after: Delay | None = None,
     id: str | None = None,
     partition: int | None = None,
+    **recurrence: Unpack[Recurrence],
 ) -> Schedule:
     """The schedule for the arguments of `send_later`; without an id it gets a new ULID.
 
     Raises BadTime or BadRequest for arguments that are not valid.
     """
+    if unknown := recurrence.keys() - Recurrence.__annotations__.keys():
+        raise TypeError(f"send_later() got unexpected arguments: {', '.join(sorted(unknown))}")
     if id == "":
         raise BadRequest("id: expected text that is not empty, or None for a new one")
     body = to_bytes(value, what="value")
@@ -71,15 +88,39 @@ def plan_send(
         partition=partition,
     )
     schedule_id = to_id(new_id() if id is None else id)
-    planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
-    if spread is not None:
-        planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
+    plan = ""
+    once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
+    if found := planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms):
+        planned_ms, plan = found.due_ms(schedule_id), found.text
+    else:
+        planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
+        if spread is not None:
+            planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
     return Schedule(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
         expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
+        plan=plan,
     )
+
+
+def planned(words: Mapping[str, Any], *, schedule_id: bytes = b"", now_ms: int) -> Plan | None:
+    """The plan at its first occurrence; None if no word of PLAN_HEADERS was given. `words`: these,
+    and what else was given with them; None counts as not given. Raises BadRequest, BadTime."""
+    given = {word: value for word, value in words.items() if value is not None}
+    if not given.keys() & PLAN_HEADERS.keys():
+        return None
+    for word in ("delay", "at", "due_at", "due_ms", "spread", "expires"):
+        if word in given:
+            raise BadRequest(f"expected every or cron without {word}: that is for what comes once")
+    check_id(schedule_id)
+    read: dict[str, Any] = {w: given.get(w) for w in ("cron", "zone", "count", "missed")}
+    for word in {"every", "jitter"} & given.keys():
+        read[f"{word}_ms"] = span_ms(given[word], what=word)
+    for word in {"start", "end"} & given.keys():
+        read[f"{word}_ms"] = to_ms(given[word], what=word, now_ms=now_ms)
+    return make_plan(now_ms=now_ms, **read)
 
 
 def plan_expiry(

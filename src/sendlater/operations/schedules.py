@@ -217,6 +217,13 @@ class Operations:
     ) -> list[Answer]:
         """Cancel many, in the store and on the inbox; `before` says where their records are."""
         answers = self.admin.cancel_many(ids)
+        for n, ((_, version), old) in enumerate(zip(ids, before, strict=True)):
+            if answers[n] is not Answer.DELIVERING or old is None:
+                continue
+            if old.plan and version in ("", old.version):
+                # Claimed, but it comes again: this ends it before it is put back, or after.
+                self.pending.shard_of(old.id).park([old.id, "", ""])
+                answers[n] = Answer.CANCELLED
         if self.settings.on_kafka:
             records = [
                 (encode_cancel(inbox=inbox, id=schedule_id), partition)
@@ -233,7 +240,7 @@ class Operations:
         if self.settings.on_kafka or self._behind(self._inbox_ends()):
             self.deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
         else:
-            self.admin.cancel(schedule_id)
+            self.pending.shard_of(schedule_id).park([schedule_id, "", ""])
 
     def move(self, schedule_id: bytes, *, due_ms: int, version: str = "") -> Changed:
         """Give a schedule another due time: any version, or only `version` if given.
@@ -279,6 +286,7 @@ class Operations:
                         id=after.id,
                         due_ms=after.due_ms,
                         expiry=after.expiry,
+                        plan=after.plan,
                         change=move.change,
                     )
                     records.append((record, partition))

@@ -15,6 +15,7 @@ from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
 from sendlater.operations.arguments import plan_expiry
+from sendlater.server.plans import plan_in
 from sendlater.server.problems import Problem
 from sendlater.store import Filter
 
@@ -72,19 +73,29 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     id: str | None = None
     partition: int | float | None = None
     only_if: str | None = None
+    every: int | float | str | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    end: str | None = None
+    count: int | float | None = None
+    jitter: int | float | str | None = None
+    missed: str | None = None
 
     def schedule(self, *, now_ms: int, new_id: Callable[[], str]) -> Schedule:
         """The schedule to create; without an id it gets a new one. Raises BadRequest, BadTime."""
         if self.id == "":
             raise BadRequest("id: expected text that is not empty, or none for a new one")
         id = (new_id() if self.id is None else self.id).encode()
-        due_ms = self.resolve(now_ms=now_ms)
+        plan = plan_in(self, schedule_id=id, now_ms=now_ms)
+        due_ms = plan.due_ms(id) if plan else self.resolve(now_ms=now_ms)
         if self.spread is not None:
             due_ms += share_of(delay_ms(self.spread), id)
         return Schedule(
             id=id,
             due_ms=due_ms,
             expiry=plan_expiry(self.expires, self.expires_after, due_ms=due_ms, now_ms=now_ms),
+            plan=plan.text if plan else "",
             record=Record(
                 topic=self.topic,
                 value=self._value(),
@@ -305,6 +316,8 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
     if schedule.expiry and schedule.expires_ms is not None:
         shown["expires_ms"] = schedule.expires_ms
         shown["expires_after_ms"] = schedule.expiry.ms if schedule.expiry.after_due else None
+    if schedule.plan:
+        shown["plan"] = msgspec.json.decode(schedule.plan)
     if schedule.version:
         shown["version"] = schedule.version
     if origin:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sendlater.dialects.names import CONDITION, TOPIC
+from sendlater.dialects.recurrence import MISSED
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, State
 
@@ -72,6 +73,38 @@ STANDING = object_of(
     due_ms=MS,
     state={"enum": [State.PENDING.value, State.CLAIMED.value]},
 ) | {"description": "With 412: what has the id of the schedule that was not created."}
+RECURRENCE: Json = {
+    "every": {**SPAN_OR_NULL, "description": "It comes again after each of these intervals."},
+    "cron": or_null("string", description="It comes again then; five fields: 0 9 * * MON-FRI."),
+    "zone": or_null("string", description="Of cron, such as Europe/Paris. Default: UTC."),
+    "start": or_null("string", description="It begins then; in the forms of due_at."),
+    "end": or_null("string", description="Nothing is planned after it."),
+    "count": or_null("integer", minimum=1, description="How often it comes."),
+    "jitter": {**SPAN_OR_NULL, "description": "Moves each occurrence by a part of it."},
+    "missed": {"enum": [*MISSED, None], "description": "What becomes of missed occurrences."},
+}
+PLAN_SHOWN: Json = {
+    "type": "object",
+    "description": "Only if it recurs.",
+    "required": ["planned_ms"],
+    "properties": {
+        "every_ms": MS,
+        "cron": TEXT,
+        "zone": TEXT,
+        "end_ms": MS,
+        "left": {**COUNT, "description": "How often it still comes."},
+        "jitter_ms": MS,
+        "missed": {"enum": list(MISSED)},
+        "planned_ms": {**MS, "description": "When the next occurrence is planned."},
+        "overdue": COUNT,
+    },
+}
+NEXT_TIMES: Json = object_of(
+    ["times", "times_ms"],
+    example={"times": ["2026-12-01T09:00:00.000+01:00"], "times_ms": [1796112000000]},
+    times={"type": "array", "items": TEXT, "description": "As the zone's clocks show them."},
+    times_ms={"type": "array", "items": MS},
+)
 NOT_GIVEN: Json = {"type": "null"}
 
 

@@ -9,8 +9,11 @@ from sendlater.server.schema_parts import (
     EXPIRY_SHOWN,
     HEADER,
     MS,
+    NEXT_TIMES,
     ONLY_IF,
+    PLAN_SHOWN,
     RECORD,
+    RECURRENCE,
     SCHEDULE,
     SELECTION,
     SPAN,
@@ -70,11 +73,9 @@ SCHEMAS: dict[str, Json] = {
             **SPAN_OR_NULL,
             "description": "Moves the due time by a part, which the id decides.",
         },
-        **ONLY_IF,
-        **EXPIRY,
-        **WHEN,
+        **(EXPIRY | WHEN | RECURRENCE | ONLY_IF),
     )
-    | one_of(*WHEN),
+    | one_of(*WHEN, "every", "cron"),
     "NewTime": object_of(example={"delay": "2h"}, **WHEN) | one_of(*WHEN),
     "Schedule": object_of(
         ["id", "topic", "due_ms", "due_at", "state", "partition", "value_bytes"],
@@ -88,6 +89,7 @@ SCHEMAS: dict[str, Json] = {
         partition=or_null("integer"),
         value_bytes=COUNT,
         **EXPIRY_SHOWN,
+        plan=PLAN_SHOWN,
         version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(
@@ -104,6 +106,7 @@ SCHEMAS: dict[str, Json] = {
         value_base64=BASE64,
         headers={"type": "array", "items": HEADER},
     ),
+    "Next": NEXT_TIMES,
     "Page": object_of(
         ["items", "next_cursor"],
         example={"items": [SCHEDULE], "next_cursor": "MTc5NjExMjAwMDAwMDpvcmRlci03"},

@@ -2,9 +2,9 @@
 
 The array is [topic, partition, key, value, headers, kind, origin topic, origin partition,
 position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]; the kind is the
-dialect's number, in higher bits with the expiry if there is one. Topics and names of headers are
-text if intake wrote them, bytes if a client did. Such pairs of values make a stream, so that one
-call unpacks any number of schedules.
+dialect's number, in higher bits with the expiry if there is one; of what recurs, the first header
+is the plan. Topics and names of headers are text if intake wrote them, bytes if a client did. Such
+pairs of values make a stream, so that one call unpacks any number of schedules.
 """
 
 import hashlib
@@ -19,9 +19,12 @@ from sendlater.model import Expiry, Headers, Origin, Record, Schedule, State
 DIALECTS = (b"", b"headers", b"envelope", b"rejected")
 """Stored as their index. Append only: existing stores contain the old numbers."""
 DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
-EXPIRES, AFTER_DUE, MS_SHIFT = 1 << 4, 1 << 5, 6
-"""Bits of a kind: there is an expiry; it counts from the due time; where its milliseconds begin. A
-kind below EXPIRES is a dialect's number, so that schedules without an expiry cost nothing more."""
+EXPIRES, AFTER_DUE, RECURS, MS_SHIFT = 1 << 4, 1 << 5, 1 << 6, 7
+"""Bits of a kind: there is an expiry; it counts from the due time; the first header is a plan, so
+that it comes again; where the expiry's milliseconds begin. A kind below EXPIRES is a dialect's
+number, so that schedules with neither cost nothing more."""
+PLAN = b"sendlater-plan"
+"""Name of the header that is a plan."""
 FIELDS = 10
 
 VERSION_CHARS = 16
@@ -31,9 +34,9 @@ pack_fields: Callable[[Sequence[Any]], bytes] = msgspec.msgpack.Encoder().encode
 """One record's ten fields to bytes."""
 
 
-def kind_of(dialect: str, expiry: Expiry | None) -> int:
-    """Dialect and expiry as one number."""
-    number = DIALECT_NUMBER[dialect]
+def kind_of(dialect: str, expiry: Expiry | None, *, recurs: bool = False) -> int:
+    """Dialect, expiry and whether there is a plan as one number."""
+    number = DIALECT_NUMBER[dialect] | (RECURS if recurs else 0)
     if expiry is None:
         return number
     return number | EXPIRES | (AFTER_DUE if expiry.after_due else 0) | expiry.ms << MS_SHIFT
@@ -75,6 +78,8 @@ def pack(schedule: Schedule) -> bytes:
     """A schedule's record, without id and due time: those are in the sorted set."""
     record, origin = schedule.record, schedule.origin
     flat = [part for name, value in record.headers for part in (name.encode(), value)]
+    if schedule.plan:
+        flat = [PLAN, schedule.plan.encode(), *flat]
     return pack_fields(
         (
             record.topic.encode(),
@@ -82,7 +87,7 @@ def pack(schedule: Schedule) -> bytes:
             record.key,
             record.value,
             flat or None,
-            kind_of(schedule.dialect, schedule.expiry),
+            kind_of(schedule.dialect, schedule.expiry, recurs=bool(schedule.plan)),
             origin.topic.encode() if origin else b"",
             origin.partition if origin else 0,
             origin.position if origin else 0,
@@ -91,17 +96,20 @@ def pack(schedule: Schedule) -> bytes:
     )
 
 
-def pack_columns(row: Sequence[Any]) -> bytes:
+def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     """The same for a decoded row: topic, partition, key, value, headers as structs (or null),
     dialect, expires_ms, expires_after_ms, and the four columns of its origin."""
     topic, partition, key, value, headers, dialect, at_ms, after_ms, *origin = row
     flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
+    if plan:
+        flat = [PLAN, plan.encode(), *(flat or ())]
     expiry = None
     if at_ms is not None:
         expiry = Expiry(at_ms)
     elif after_ms is not None:
         expiry = Expiry(after_ms, after_due=True)
-    return pack_fields((topic, partition, key, value, flat, kind_of(dialect, expiry), *origin))
+    kind = kind_of(dialect, expiry, recurs=bool(plan))
+    return pack_fields((topic, partition, key, value, flat, kind, *origin))
 
 
 def written_topics(topic: str) -> tuple[bytes, bytes]:
@@ -123,6 +131,9 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
     """The schedule of one row as the scripts return it."""
     due_ms, fields = unpack_many([packed])
     topic, partition, key, value, flat, kind, from_topic, from_partition, position, at = fields
+    plan = ""
+    if kind & RECURS:
+        plan, flat = flat[1].decode(), flat[2:]
     headers: Headers = [
         (as_text(name), value)
         for name, value in zip((flat or ())[::2], (flat or ())[1::2], strict=True)
@@ -135,6 +146,7 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         ),
         dialect=dialect_of(kind).decode(),
         expiry=expiry_of(kind),
+        plan=plan,
         origin=Origin(
             topic=as_text(from_topic),
             partition=from_partition,

@@ -10,6 +10,7 @@ from sendlater.clock import Clock
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
+from sendlater.dialects.recurrence import occurrence, read_text, step
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
@@ -133,15 +134,31 @@ class FakeTransport:
         """Deliver, in due order, what is due by the clock."""
         with self._lock:
             now_ms = self.now_ms()
-            due = [one for one in self.pending.values() if one.due_ms <= now_ms]
-            for schedule in sorted(due, key=_place):
-                del self.pending[schedule.id]
-                expires_ms = schedule.expires_ms
-                if expires_ms is None or now_ms <= expires_ms:
-                    self.topics.append(leaving(schedule)[0], at_ms=now_ms)
-                elif topic := self.settings.expired_topic:
-                    dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
-                    self.topics.append(leaving(dead)[0], at_ms=now_ms)
+            # What recurs may be due again at once: see `missed` in docs/recurring.md.
+            while due := [one for one in self.pending.values() if one.due_ms <= now_ms]:
+                for schedule in sorted(due, key=_place):
+                    del self.pending[schedule.id]
+                    self._deliver(schedule, now_ms)
+
+    def _deliver(self, due: Schedule, now_ms: int) -> None:
+        schedule = self._occurrence(due, now_ms) if due.plan else due
+        if schedule is None:
+            return
+        expires_ms = schedule.expires_ms
+        if expires_ms is None or now_ms <= expires_ms:
+            self.topics.append(leaving(schedule)[0], at_ms=now_ms)
+        elif topic := self.settings.expired_topic:
+            dead = expired_schedule(schedule, now_ms=now_ms, topic=topic)
+            self.topics.append(leaving(dead)[0], at_ms=now_ms)
+
+    def _occurrence(self, schedule: Schedule, now_ms: int) -> Schedule | None:
+        """What is delivered of a recurring schedule, which waits for its next time again."""
+        plan = read_text(schedule.plan)
+        delivers, after = step(plan, schedule.id, due_ms=schedule.due_ms, now_ms=now_ms)
+        if after is not None:
+            again = replace(schedule, due_ms=after.due_ms(schedule.id), plan=after.text)
+            self.pending[schedule.id] = again
+        return occurrence(schedule, plan) if delivers else None
 
     def _check(self, schedule: Schedule) -> None:
         now_ms = self.now_ms()

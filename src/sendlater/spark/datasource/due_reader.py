@@ -24,6 +24,7 @@ from sendlater.errors import BadRequest
 from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX
 from sendlater.spark.datasource.options import count, installation, store
 from sendlater.spark.delivery.expired import expired_rows, take_out
+from sendlater.spark.delivery.recurring import occurrences
 from sendlater.store import Batch, Claim, Pending, Shard
 from sendlater.store.admin import tell
 
@@ -105,7 +106,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             begun = shard.attempt(batch, owner=owner, attempt=attempt)
             got = begun or shard.claimed(batch)
-            yield from self._rows(shard, batch, got, owner)
+            yield from self._rows(shard, batch, got, owner, attempt)
             if begun is None:
                 return
             taken, size = len(got.ids), sum(map(len, got.packed))
@@ -121,13 +122,13 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
                 taken += len(got.ids)
                 size += sum(map(len, got.packed))
-                yield from self._rows(shard, batch, got, owner)
+                yield from self._rows(shard, batch, got, owner, attempt)
             shard.close(batch, owner=owner, attempt=attempt)
         finally:
             pending.client.close()
 
     def _rows(
-        self, shard: Shard, batch: Batch, got: Claim, owner: int
+        self, shard: Shard, batch: Batch, got: Claim, owner: int, attempt: str
     ) -> "Iterator[pa.RecordBatch]":
         """What was claimed, without what has expired: that comes later, for the dead-letter topic,
         or is dropped."""
@@ -135,7 +136,16 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         from sendlater.spark.arrow_rows import KIND, unpack_columns
 
-        ids, columns = got.ids, unpack_columns(got.packed)
+        columns = unpack_columns(got.packed)
+        now_ms = self.clock.now_ms()
+        instead = occurrences(
+            shard, batch, got, columns[KIND], owner=owner, attempt=attempt, now_ms=now_ms
+        )
+        if instead is not None:
+            if not instead.ids:
+                return
+            got, columns = instead, unpack_columns(instead.packed)
+        ids = got.ids
         expired = expired_rows(got, columns[KIND], self.clock)
         if expired:
             counts = take_out(
@@ -143,7 +153,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch,
                 list(expired.values()),
                 owner=owner,
-                now_ms=self.clock.now_ms(),
+                now_ms=now_ms,
                 dead_topic=self.settings.expired_topic,
                 journals=self.settings.journals,
             )

@@ -16,6 +16,7 @@ from sendlater.limits import (
 from sendlater.model import Target
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.spark.delivery.recurring import occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
@@ -122,6 +123,10 @@ class ShardTask:
         from sendlater.spark.arrow_rows import KIND, filler, to_arrow, unpack_columns
 
         columns = unpack_columns(got.packed)
+        if (instead := self._recurring(got, columns[KIND])) is not None:
+            if not instead.ids:
+                return
+            got, columns = instead, unpack_columns(instead.packed)
         ids = got.ids
         left_out = self._expired(got, columns[KIND])
         if self.lane.check_targets:
@@ -147,6 +152,18 @@ class ShardTask:
         self.told.delivered(ids, columns[0], columns[1])
         if self.spans:
             self.spans.end()
+
+    def _recurring(self, got: Claim, kinds: Sequence[int]) -> Claim | None:
+        """The claim with occurrences of what recurs; None if nothing does."""
+        return occurrences(
+            self.shard,
+            self.batch,
+            got,
+            kinds,
+            owner=self.lane.owner,
+            attempt=self.attempt,
+            now_ms=self.clock.now_ms(),
+        )
 
     def _expired(self, got: Claim, kinds: Sequence[int]) -> set[int]:
         """Rows that have expired; something else waits in their place now."""

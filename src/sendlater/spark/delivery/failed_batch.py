@@ -79,7 +79,7 @@ class RecordByRecord:
         """Deliver at most RESCUE_COUNT_MAX rows of a lane's batches; returns how many arrived.
 
         Rows that had arrived must be settled before. The lane delivers what is left, and finds out
-        what has expired. Raises
+        what has expired, and which occurrence of a recurring schedule is next. Raises
         BrokerUnavailable when the lane must not start yet.
         """
         batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
@@ -88,7 +88,7 @@ class RecordByRecord:
             id: schedule
             for batch in batches
             for id, packed in zip(batch.ids, batch.packed, strict=True)
-            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms)
+            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms) and not schedule.plan
         }
         some = dict(list(schedules.items())[:RESCUE_COUNT_MAX])
         records = {id: self._leaving(schedule) for id, schedule in some.items()}

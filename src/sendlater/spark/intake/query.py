@@ -49,6 +49,8 @@ def start_intake(
         .option("run", str(run))
         .option("journals", ",".join(settings.journals))
         .option("check_targets", str(settings.on_kafka).lower())
+        .option("rejected_topic", settings.rejected_topic)
+        .option("keep_input_headers", str(settings.keep_input_headers).lower())
         .option("checkpointLocation", str(checkpoint))
         .start()
     )

@@ -1,0 +1,77 @@
+"""Flags of recurring schedules, and the command `next`: when one would come."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from sendlater.cli.connection import OK, Json, app, out
+from sendlater.errors import BadRequest
+from sendlater.limits import PREVIEW_COUNT_MAX
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """A schedule that comes again and again: docs/recurring.md."""
+
+    every: str | None = None
+    "It comes again after each of these intervals; in the forms of --delay."
+    cron: str | None = None
+    "It comes again then; five fields: '0 9 * * MON-FRI'."
+    zone: str | None = None
+    "Time zone of --cron, such as Europe/Paris. Default: UTC."
+    start: str | None = None
+    "It begins at this instant; in the forms of --at, or +15m from now."
+    end: str | None = None
+    "Nothing is planned after this instant."
+    count: int | None = None
+    "How often it comes. Default: without end."
+    jitter: str | None = None
+    "Moves each occurrence by a part of this, which its id decides; in the forms of --delay."
+    missed: str | None = None
+    "What becomes of missed occurrences: one (default), none or all of them is delivered late."
+
+    def given(self) -> dict[str, Any]:
+        """The words that were given."""
+        return {word: value for word, value in asdict(self).items() if value is not None}
+
+
+ONCE = Recurrence()
+
+
+@app.command(name="next")
+def next_(
+    cron: str | None = None,
+    *,
+    every: str | None = None,
+    zone: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    count: Annotated[int, Parameter(validator=Number(gte=1, lte=PREVIEW_COUNT_MAX))] = 10,
+    json_: Json = False,
+) -> int:
+    """Show when a recurring schedule that is sent now would come, without jitter.
+
+    Args:
+        cron: Five fields: '0 9 * * MON-FRI'.
+        every: Instead of it, an interval: 15m.
+        zone: Time zone of cron, such as Europe/Paris. Default: UTC.
+        start: It begins at this instant, 2030-01-31T17:00:00+01:00, or +15m from now.
+        end: Nothing is planned after this instant.
+        count: How many times to show.
+    """
+    from sendlater.dialects.recurrence import preview, shown_at
+    from sendlater.operations.arguments import planned
+
+    given = {"cron": cron, "every": every, "zone": zone, "start": start, "end": end}
+    plan = planned(given, now_ms=time.time_ns() // 1_000_000)
+    if plan is None:
+        raise BadRequest("next: expected CRON, or --every")
+    times = preview(plan, count)
+    shown = [shown_at(ms, plan.zone) for ms in times]
+    out.print(json.dumps({"times": shown, "times_ms": times}) if json_ else "\n".join(shown))
+    return OK

@@ -1,0 +1,74 @@
+"""Cron expressions in a time zone. No I/O but the machine's time zones.
+
+Daylight saving: a time that does not exist is moved to the end of the gap, and a time that exists
+twice counts once; where minute or hour begin with `*`, elapsed time counts instead.
+"""
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from sendlater.errors import BadRequest
+from sendlater.limits import CRON_CHARS_MAX
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
+
+
+@lru_cache(10_000)  # many schedules are due at nine, and come again at nine
+def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
+    """The first instant of a cron expression after this one; None: there is none.
+
+    Raises BadRequest if expression or zone cannot be read.
+    """
+    from cronsim import CronSim, CronSimError
+
+    fields = len(cron.split())
+    # With six fields cronsim reads seconds, and knows no daylight saving.
+    if fields != 5 or len(cron) > CRON_CHARS_MAX:
+        raise BadRequest(f"cron: expected five fields (0 9 * * MON-FRI), got {cron[:100]!r}")
+    try:
+        after = (EPOCH + after_ms * MS).astimezone(zone_of(zone))
+        times = CronSim(cron, after)
+        found = next(times, None)
+        # In an hour that comes twice, a fixed time counts once: the first. Compared as instants:
+        # Python compares times of one zone by what the clock on the wall shows.
+        while found is not None and (found - EPOCH) // MS <= after_ms:
+            found = next(times, None)
+        if found is not None and (before := _odd_shift(after, found)):
+            # cronsim jumps over the rest of an hour that a shift by half an hour has cut.
+            again = next(CronSim(cron, before), None)
+            if again is not None and after_ms < (again - EPOCH) // MS < (found - EPOCH) // MS:
+                found = again
+    except (CronSimError, AssertionError) as error:
+        raise BadRequest(f"cron: expected five fields, got {cron[:100]!r}: {error}") from None
+    except (OverflowError, ValueError):  # after the year 9999
+        return None
+    return None if found is None else (found - EPOCH) // MS
+
+
+def _odd_shift(low: datetime, high: datetime) -> datetime | None:
+    """The last second before the clock is shifted between these times of one zone, if it is shifted
+    by other than whole hours."""
+    by = (high.utcoffset() or timedelta()) - (low.utcoffset() or timedelta())
+    if not by % timedelta(hours=1):
+        return None
+    zone, first, last = low.tzinfo, int(low.timestamp()), int(high.timestamp())
+    while last - first > 1:
+        middle = (first + last) // 2
+        same = datetime.fromtimestamp(middle, zone).utcoffset() == low.utcoffset()
+        first, last = (middle, last) if same else (first, middle)
+    return datetime.fromtimestamp(first, zone)
+
+
+@lru_cache(1_000)
+def zone_of(name: str) -> tzinfo:
+    """Raises BadRequest for a zone that this machine does not know."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise BadRequest(
+            f"zone: expected a name of the IANA time zones (Europe/Paris), got {name[:100]!r}"
+        ) from None

@@ -107,12 +107,16 @@ def send(
     with open_scheduler(connection) as scheduler:
         sent = request.send(scheduler)
         scheduler.flush()
+    _tell(sent, json_=json_)
+    return OK
+
+
+def _tell(sent: Sent, *, json_: bool) -> None:
     if json_:
         out.print(json.dumps({"id": sent.id, "due_ms": sent.due_ms}))
     else:
         out.print(sent.id)
         err.print(f"due {time_of(sent.due_ms)}")
-    return OK
 
 
 @contextmanager

@@ -139,8 +139,8 @@ class Scheduler:
         messages. An invalid one raises BadTime or BadRequest after those before it were sent;
         Unavailable says how many were not accepted.
         """
-        plain = map(unconditional, messages)
-        return self.submit_many(plan_send(now_ms=self.now_ms(), **one) for one in plain)
+        now_ms = self.now_ms
+        return self.submit_many(plan_send(now_ms=now_ms(), **unconditional(m)) for m in messages)
 
     def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
         """As `send_later` with `only_if`, for a schedule."""

@@ -69,10 +69,7 @@ SCHEMAS: dict[str, Json] = {
             description="A new schedule with the same id replaces it. Default: a new id.",
         ),
         partition=or_null("integer", minimum=0, maximum=2**31 - 1),
-        spread={
-            **SPAN_OR_NULL,
-            "description": "Moves the due time by a part, which the id decides.",
-        },
+        spread={**SPAN_OR_NULL, "description": "Moves the due time by a part; the id decides it."},
         **(EXPIRY | WHEN | RECURRENCE | ONLY_IF),
     )
     | one_of(*WHEN, "every", "cron"),

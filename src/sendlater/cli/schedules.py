@@ -107,16 +107,16 @@ def send(
     with open_scheduler(connection) as scheduler:
         sent = request.send(scheduler)
         scheduler.flush()
-    _tell(sent, json_=json_)
+    _tell(sent.id, sent.due_ms, json_=json_)
     return OK
 
 
-def _tell(sent: Sent, *, json_: bool) -> None:
+def _tell(id: str, due_ms: int, *, json_: bool) -> None:
     if json_:
-        out.print(json.dumps({"id": sent.id, "due_ms": sent.due_ms}))
+        out.print(json.dumps({"id": id, "due_ms": due_ms}))
     else:
-        out.print(sent.id)
-        err.print(f"due {time_of(sent.due_ms)}")
+        out.print(id)
+        err.print(f"due {time_of(due_ms)}")
 
 
 @contextmanager

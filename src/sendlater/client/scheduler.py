@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -27,9 +26,9 @@ from sendlater.operations.arguments import (
     Recurrence,
     due_ms,
     new_id,
+    plan_bulk,
     plan_list,
     plan_send,
-    require_filter,
     to_id,
 )
 from sendlater.operations.conditions import unconditional
@@ -215,11 +214,8 @@ class Scheduler:
 
         Everything takes `all=True`: a filter that is empty, maybe by mistake, is a BadRequest.
         """
-        require_filter(due_from, due_to, id_prefix, topic, caller, all=all)
-        query = plan_list(
-            now_ms=self.now_ms(), due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
-        )
-        query = replace(query, caller=caller)
+        asked = (due_from, due_to, id_prefix, topic, caller)
+        query = plan_bulk(*asked, all=all, now_ms=self.now_ms())
         return self._transport.cancel_matching(query, dry_run=dry_run)
 
     def reschedule(

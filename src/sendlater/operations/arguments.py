@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -292,6 +292,29 @@ def plan_list(
     )
 
 
+def plan_bulk(
+    due_from: Instant | None,
+    due_to: Instant | None,
+    id_prefix: str,
+    topic: str | None,
+    caller: str | None,
+    *,
+    all: bool,
+    now_ms: int,
+) -> Query:
+    """The query of a bulk operation. Raises BadRequest unless it selects by something or is for
+    `all`: an empty filter may be a mistake; else as `plan_list`."""
+    if any((due_from, due_to, id_prefix, topic, caller)) == all:
+        raise BadRequest(
+            "expected either all=True or a filter that is not empty: due_from, due_to, "
+            "id_prefix, topic, caller"
+        )
+    found = plan_list(
+        now_ms=now_ms, due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
+    )
+    return replace(found, caller=caller)
+
+
 def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Schedule]]:
     """Lists of at most `count_max`; if the iterable raises, the items before that come first."""
     chunk: list[Schedule] = []
@@ -325,12 +348,3 @@ def from_cursor(cursor: str) -> tuple[int, bytes]:
         return int(due), schedule_id
     except ValueError as error:
         raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error
-
-
-def require_filter(*given: object, all: bool) -> None:
-    """Raises BadRequest unless there is a filter, or `all`: an empty one may be a mistake."""
-    if any(given) == all:
-        raise BadRequest(
-            "expected either all=True or a filter that is not empty: due_from, due_to, "
-            "id_prefix, topic, caller"
-        )

@@ -169,7 +169,9 @@ def check(spark, redis_url, records):
     found = set(shown_ids)
     assert not {i for i in stands if found.isdisjoint(waits_under(last[i]))}
     assert set(shown_ids.values()) <= {1}
-    compare_with_spark(spark, claimed(pending, owner))
+    # A recurring one never leaves as it is: a lane makes its occurrence of it.
+    once = [row for row in claimed(pending, owner) if not unpack(*row).plan]
+    compare_with_spark(spark, once)
 
 
 def waits_under(row):

@@ -109,7 +109,7 @@ def test_what_the_pages_tell_the_shell_to_do_works(service):
     said = {}
     for page in ("README.md", "docs/howto.md"):
         for line in re.findall(r"^sendlater (.*)$", (ROOT / page).read_text(), re.MULTILINE):
-            done = cli(service, *shlex.split(line))
+            done = cli(service, *shlex.split(line, comments=True))
             assert done.returncode == 0, f"{line}: {done.stderr}"
             said[line.partition(" --")[0]] = done.stdout
 

@@ -129,6 +129,7 @@ def headers_records(here):
     yield asks("empty names", ("", b"1"), ("", None), ("", b"1"))
     spoofed = [(name, b"\xff") for name in vars(names).values() if isinstance(name, str)][:-6]
     kinds = dict.fromkeys(names.EXPIRIES, "bad-expiry")
+    kinds |= dict.fromkeys(names.PLANS, "bad-plan")
     kinds |= {names.RETRY: "bad-retry", names.SPREAD: "bad-time", names.IF: "bad-condition"}
     for name, expected in kinds.items():
         for text in (b"\xff", b"", None, b"-1s", b"9" * 5_000 + b"x"):

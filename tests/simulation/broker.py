@@ -32,7 +32,7 @@ SMALL_BYTES = 600
 
 COLUMNS = (
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
-    *("expires_ms", "expires_after_ms"),
+    *("expires_ms", "expires_after_ms", "tags"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms"),
     *("shard", "change"),
 )
@@ -43,7 +43,7 @@ DECODED = pa.schema(
             COLUMNS,
             (
                 *(pa.binary(), pa.int64(), pa.string(), pa.int32(), pa.binary(), pa.binary()),
-                *(pa.list_(_HEADER), pa.string(), pa.int64(), pa.int64()),
+                *(pa.list_(_HEADER), pa.string(), pa.int64(), pa.int64(), pa.string()),
                 *(pa.string(), pa.int32(), pa.int64(), pa.int64()),
                 *(pa.int32(), pa.string()),
             ),

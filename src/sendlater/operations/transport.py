@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import Query
+from sendlater.operations.queries import Query
 
 Done = Callable[[Exception | None], None]
 """Called once, maybe in another thread: with None, or with why the schedule was not accepted."""

@@ -86,7 +86,7 @@ class Bulk:
         self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
-            count = self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms)
+            count = self._count(wanted)
             return _result(count, Counter(), dry_run=True, audit_id=None)
         found, missing = self._find(wanted)
         if dry_run:
@@ -143,10 +143,15 @@ class Bulk:
             found = [one for one in got if one is not None and one.state is State.PENDING]
             return sorted(found, key=lambda one: (one.due_ms, one.id)), len(got) - len(found)
         if wanted.is_range:
-            self._bounded(self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms))
+            self._bounded(self._count(wanted))
         found = list(self._operations.admin.all(wanted, count_max=BULK_COUNT_MAX + 1))
         self._bounded(len(found))
         return found, 0
+
+    def _count(self, wanted: Filter) -> int:
+        """How many a filter that is a range selects."""
+        at = self._operations.admin
+        return at.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms, tag=wanted.tag)
 
     def _bounded(self, count: int) -> None:
         if count > BULK_COUNT_MAX:

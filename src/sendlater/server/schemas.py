@@ -19,6 +19,7 @@ from sendlater.server.schema_parts import (
     SPAN,
     SPAN_OR_NULL,
     STANDING,
+    TAGS,
     TEXT,
     TOPIC_NAME,
     TREND,
@@ -70,7 +71,7 @@ SCHEMAS: dict[str, Json] = {
         ),
         partition=or_null("integer", minimum=0, maximum=2**31 - 1),
         spread={**SPAN_OR_NULL, "description": "Moves the due time by a part; the id decides it."},
-        **(EXPIRY | WHEN | RECURRENCE | ONLY_IF),
+        **(EXPIRY | WHEN | RECURRENCE | TAGS | ONLY_IF),
     )
     | one_of(*WHEN, "every", "cron"),
     "NewTime": object_of(example={"delay": "2h"}, **WHEN) | one_of(*WHEN),
@@ -86,7 +87,7 @@ SCHEMAS: dict[str, Json] = {
         partition=or_null("integer"),
         value_bytes=COUNT,
         **EXPIRY_SHOWN,
-        plan=PLAN_SHOWN,
+        **({"plan": PLAN_SHOWN} | TAGS),
         version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(

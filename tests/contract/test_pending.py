@@ -14,12 +14,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tag_index import index_meant, index_of
 
 from sendlater.errors import BadSettings, Fenced, StoreWentBack
 from sendlater.model import Cancelled, Origin, Record, Schedule, State
 from sendlater.store import Batch, Pending, Shard
 from sendlater.store.codec import pack, unpack
-from tests.tag_index import index_meant, index_of
 
 IDS = [b"a", b"b", b"c", b"\xff\x00", "ü".encode()]
 TAGS = [(), ("none",), ("order-17", "mail"), ("mail",), tuple(f"{n}" * 64 for n in range(8))]

@@ -105,3 +105,4 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
     [told] = fill_task(iter([pa.RecordBatch.from_pydict(columns)]))
     assert told.to_pydict() == {"count": [1]}
     assert [s.id for s in pending.list(count_max=9)] == [b"read"]
+    assert [s.tags for s in pending.list(count_max=9, tag="mail")] == [("order-17", "mail")]

@@ -84,10 +84,12 @@ def _matching(
         told = scheduler.cancel_matching(**chosen)
     if json_:
         shown = {"matched": told.matched, "cancelled": told.cancelled, "audit_id": told.audit_id}
-        out.print(json.dumps(shown))
+        out.print(json.dumps({**shown, "later": told.later}))
     else:
         undo = f"; POST /v1/audit/{told.audit_id}:undo takes it back" if told.audit_id else ""
         out.print(f"{told.matched} matched, {told.cancelled} cancelled{undo}")
+        if told.later:
+            err.print(f"{told.later} are due beyond the horizon: no filter sees them")
     return OK if dry_run else _code(told.cancelled, of=told.matched)
 
 

@@ -104,7 +104,8 @@ class HttpTransport:
         """See Transport."""
         wanted = _asked(query) or {"all": True}
         told = self._call("POST", f"{PATH}:cancel", json={**wanted, "dry_run": dry_run})
-        return Matched(told["matched"], told["changed"], told["audit_id"])
+        later = told.get("later", 0)
+        return Matched(told["matched"], told["changed"], told["audit_id"], later)
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""

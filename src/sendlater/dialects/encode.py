@@ -31,6 +31,8 @@ def encode_headers(
     (RFC 3339) is given. As in etf1's client, headers of `record` that belong to a scheduler are
     dropped. Absolute times are also written in etf1's format, seconds rounded up, for its tools.
 
+    `tags` are words that it is selected by, see dialects/tags.py.
+
     `plan` makes it recur; `due_ms` is then the due time of the next occurrence.
 
     `change` is the id of the change that this record is a copy of, see names.CHANGE.

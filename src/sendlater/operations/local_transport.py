@@ -79,7 +79,8 @@ class LocalTransport:
         for first in range(0, 0 if dry_run else len(found), PARK_COUNT_MAX):
             some = found[first : first + PARK_COUNT_MAX]
             answers += self.operations.cancel_many([(one.id, one.version) for one in some], some)
-        return Matched(len(found), answers.count(Answer.CANCELLED))
+        later = self.operations.admin.later()
+        return Matched(len(found), answers.count(Answer.CANCELLED), later=later)
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""

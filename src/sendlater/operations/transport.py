@@ -16,12 +16,14 @@ class Matched:
     """What became of all schedules that matched: how many there were, and how many are cancelled
     (of a dry run none). Those that were being delivered, or were replaced meanwhile, are not.
 
+    `later`: how many are due beyond the horizon of a journal, where no filter sees them.
     `audit_id`: the entry of the audit trail by which it can be undone; over REST only.
     """
 
     matched: int
     cancelled: int
     audit_id: str | None = None
+    later: int = 0
 
 
 class Opens(Protocol):

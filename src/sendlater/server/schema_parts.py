@@ -197,6 +197,22 @@ RECORD: Json = {
     "value": '{"order": 7}',
     "headers": [["sendlater-rejected", "no-time"]],
 }
+BULK: Json = object_of(
+    ["matched", "changed", "answers", "dry_run", "audit_id"],
+    example={
+        "matched": 12000,
+        "changed": 12000,
+        "answers": {"cancelled": 12000},
+        "dry_run": False,
+        "audit_id": "01KAJ6",
+    },
+    matched=COUNT,
+    changed=COUNT,
+    answers={"type": "object", "additionalProperties": COUNT},
+    dry_run={"type": "boolean"},
+    audit_id=or_null("string", description="For undo."),
+    later={**COUNT, "description": "Due beyond the horizon of a journal: no filter sees these."},
+)
 
 TREND = object_of(
     ["at_ms", "late_p99_ms", "delivered_per_s", "pending", "overdue"],

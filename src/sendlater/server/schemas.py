@@ -4,6 +4,7 @@ from sendlater.limits import BULK_IDS_MAX, ID_BYTES_MAX
 from sendlater.model import State
 from sendlater.server.schema_parts import (
     BASE64,
+    BULK,
     COUNT,
     EXPIRY,
     EXPIRY_SHOWN,
@@ -146,21 +147,7 @@ SCHEMAS: dict[str, Json] = {
         **SELECTION,
     )
     | one_of("shift", "spread", *WHEN),
-    "Bulk": object_of(
-        ["matched", "changed", "answers", "dry_run", "audit_id"],
-        example={
-            "matched": 12000,
-            "changed": 12000,
-            "answers": {"cancelled": 12000},
-            "dry_run": False,
-            "audit_id": "01KAJ6",
-        },
-        matched=COUNT,
-        changed=COUNT,
-        answers={"type": "object", "additionalProperties": COUNT},
-        dry_run={"type": "boolean"},
-        audit_id=or_null("string", description="For undo."),
-    ),
+    "Bulk": BULK,
     "Stats": {
         "type": "object",
         "description": "Current counts, recent rates, and why something is late.",

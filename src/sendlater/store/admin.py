@@ -187,6 +187,13 @@ class Admin:
                 for shard in self.pending.shards
             )
 
+    def later(self) -> int:
+        """How many are due beyond the horizon of journals, in no filter's sight; approximate."""
+        names = ("later", "later_since")
+        with answering():
+            told = [s.client.hmget(s.keys["state"], names) for s in self.pending.shards]
+        return sum(int(number or 0) for pair in told for number in pair)
+
     def timeline(self, edges_ms: Sequence[int]) -> Timeline:
         """Counts by due time and target topic: O(log n) per edge, however many are pending."""
         width = len(edges_ms) - 1

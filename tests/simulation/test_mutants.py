@@ -172,11 +172,11 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     ),
     "what is claimed keeps its place among those with its tags": (
         (),
-        (lua("claim", "    unindex(id, tags)\n", ""),),
+        (lua("claim", "unindex(with_tags)\n", ""),),
     ),
     "a newer version leaves the tags of the older one": (
         (),
-        (lua("park", "unindex(ids[i], tags or nil)", ""),),
+        (lua("park", "            unindex(stood)\n", ""),),
     ),
     "a cancellation on the inbox leaves its tags": (
         (),

@@ -59,14 +59,17 @@ _TAGS = (
     "redis.call('HSET', due .. ':tags', id, tags) "
     "for tag in string.gmatch(tags, '[^,]+') do "
     "redis.call('ZADD', due .. ':tag:' .. tag, due_ms, id) end end "
-    # Schedules leave `due`; each may be among them under several tags.
-    "local function unindex(id, tags) if not tags then return end "
-    "redis.call('HDEL', due .. ':tags', id) "
-    "for tag in string.gmatch(tags, '[^,]+') do "
-    "redis.call('ZREM', due .. ':tag:' .. tag, id) end end "
+    # Schedules leave `due`: id -> tags of those that have some.
+    "local function unindex(rows) local ids, by_tag = {}, {} "
+    "for id, tags in pairs(rows) do ids[#ids + 1] = id; "
+    "for tag in string.gmatch(tags, '[^,]+') do local some = by_tag[tag] or {}; "
+    "some[#some + 1] = id; by_tag[tag] = some end end "
+    "if #ids > 0 then redis.call('HDEL', due .. ':tags', unpack(ids)) end "
+    "for tag, some in pairs(by_tag) do "
+    "redis.call('ZREM', due .. ':tag:' .. tag, unpack(some)) end end "
     # The same where the record is not at hand. No command where no schedule has ever had tags.
     "local function untag(id) "
-    "unindex(id, has_tags and redis.call('HGET', due .. ':tags', id) or nil) end"
+    "unindex({[id] = has_tags and redis.call('HGET', due .. ':tags', id) or nil}) end"
 )
 """The index of tags: per tag a sorted set beside `due`, which holds what is in `due` and has the
 tag; and a hash id -> tags, so that a schedule leaves the index without its record being read. All

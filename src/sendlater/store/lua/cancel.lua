@@ -15,7 +15,7 @@ if packed then
         return 'changed'
     end
     if redis.call('ZREM', due, id) == 1 then
-        unindex(id, (tags_of(packed, 10)))
+        unindex({[id] = tags_of(packed, 10)})
     end
     redis.call('HDEL', record, id)
     redis.call('HDEL', aside, id)

@@ -71,9 +71,7 @@ for first = 1, #ids, 2 * step do
 end
 redis.call('ZREM', due, unpack(names))
 redis.call('HDEL', record, unpack(names))
-for id, tags in pairs(with_tags) do
-    unindex(id, tags)
-end
+unindex(with_tags)
 redis.call('HSET', batch, unpack(rows))
 redis.call('HSET', batches, name, lane)
 if missed > 0 then

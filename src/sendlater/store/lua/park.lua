@@ -96,13 +96,16 @@ local function write()
     if #scores > 0 then
         local new = redis.call('ZADD', due, unpack(scores))
         if has_tags and 2 * new < #scores then
-            local ids = {}
+            local ids, stood = {}, {}
             for i = 2, #scores, 2 do
                 ids[#ids + 1] = scores[i]
             end
             for i, tags in ipairs(redis.call('HMGET', due .. ':tags', unpack(ids))) do
-                unindex(ids[i], tags or nil)
+                if tags then
+                    stood[ids[i]] = tags
+                end
             end
+            unindex(stood)
         end
         redis.call('HSET', record, unpack(records))
         for id, row in pairs(with_tags) do
@@ -234,8 +237,11 @@ for i = first, #ARGV, 3 do
         overtake(id)
         scores[#scores + 1], scores[#scores + 2] = due_ms, id
         records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
-        local tags = tags_of(ARGV[i + 2], 1)
-        with_tags[id] = tags and {due_ms, tags}
+        if string.byte(ARGV[i + 2]) == 155 then
+            with_tags[id] = {due_ms, (tags_of(ARGV[i + 2], 1))}
+        elseif with_tags[id] then
+            with_tags[id] = nil
+        end
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1
     end

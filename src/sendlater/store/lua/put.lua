@@ -50,7 +50,7 @@ local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.
 local added = redis.call('ZADD', due, due_ms, id)
 redis.call('HSET', record, id, packed_record)
 if score then
-    unindex(id, (tags_of(packed, 10)))
+    unindex({[id] = tags_of(packed, 10)})
 end
 index(id, due_ms, (tags_of(packed_record, 1)))
 if due_ms < head then

@@ -55,6 +55,12 @@ MISSED_LATE_MS_MAX = 60_000
 service, and the wait for intake (`hold_ms_max`), take less."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
+TAGS_COUNT_MAX = 8
+"""Most tags of a schedule: each costs an entry in Redis (about 100 bytes), and a command whenever
+the schedule is written, moved, claimed or cancelled."""
+TAG_BYTES_MAX = 64
+"""Longest tag: it is stored with every schedule that has it, and in the name of a key. Room for a
+word and a UUID."""
 TOPIC_CHARS_MAX = 249
 """Kafka's own limit on topic names (org.apache.kafka.common.internals.Topic)."""
 EPOCH_SECONDS_MAX = 100_000_000_000

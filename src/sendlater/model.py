@@ -48,6 +48,8 @@ class Reason(StrEnum):
     CANNOT_RECUR = "cannot-recur"
     BAD_RETRY = "bad-retry"
     BAD_CONDITION = "bad-condition"
+    BAD_TAGS = "bad-tags"
+    CANNOT_TAG = "cannot-tag"
     NO_ATTEMPTS_LEFT = "no-attempts-left"
     MILLISECONDS = "milliseconds"
     TOO_FAR = "too-far"
@@ -115,6 +117,8 @@ class Schedule:
     expiry: Expiry | None = None
     plan: str = ""
     """Of a recurring schedule: when it comes again, see dialects/recurrence.py."""
+    tags: tuple[str, ...] = ()
+    """What it is selected by besides its id: see dialects/tags.py."""
     state: State = State.PENDING
     version: str = field(default="", compare=False)
     """Changes with every change: a digest of what the store holds; empty outside of it."""

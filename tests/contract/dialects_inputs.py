@@ -36,6 +36,12 @@ CONDITIONS = ["absent", "earlier", "later", "version=0123456789abcdef", "version
 CONDITIONS += ["version=" + "x" * 65, "version=", "Absent", "absent ", "absent|later", "if absent"]
 
 
+TAGS = [b"order-17", b"order-17,mail", b" a , b,a ", b"a,,b", b",a", b"a,", b"", None, b"x" * 64]
+TAGS += [b"x" * 65, b"a b", b"a\n", b"\xff", "ü".encode(), b"*", b"a\x00", b"._:/@=+-", b" "]
+TAGS += [b",".join(b"%d" % n for n in range(8)), b",".join(b"%d" % n for n in range(9))]
+TAGS += [b",".join(b"%d" % n + b"x" * 63 for n in range(8)), b"a," * 5_000 + b"a", b"a\tb"]
+
+
 def hostile_schedules():
     for name in names.TIMES:
         yield from (schedule((name, text.encode()), TARGET) for text in HOSTILE)
@@ -59,6 +65,9 @@ def hostile_schedules():
     yield schedule(SOON, (names.IF, b"absent"))
     yield schedule(SOON, TARGET, (names.IF, b"absent"), value=None)
     yield schedule(SOON, TARGET, (names.IF, b"absent"), key=None)
+    for text in TAGS:
+        yield schedule(SOON, TARGET, (names.TAGS, text), (names.TAGS, b"second"))
+        yield schedule(SOON, (names.TAGS, text), key=b"k", value=None)
     for at in (b"1780000000999", b"1780000001000", b"9007199254740991", b"9007199254740992"):
         yield schedule(SOON, TARGET, (names.EXPIRES, at), (names.EXPIRES_AFTER, b"x"))
     for key in (None, b"", b" \t\r\n\v\f", b"\xff\xfe", b"x" * 512, b"x" * 513, "é ".encode()):
@@ -118,6 +127,7 @@ def hostile_envelopes():
     good = b'{"topic":"t","message":"a","countdown":1}'
     headers = [("CALLER_SERVICE", b"me"), ("a", None), (names.ID, b"old"), (names.EPOCH, b"1")]
     yield envelope(good, key=b"\xff", headers=headers)
+    yield from (envelope(good, headers=[(names.TAGS, text), ("a", b"b")]) for text in TAGS)
     yield envelope(good, key=b"")
     yield envelope(None)
     yield envelope(good.replace(b'"a"', b'"\xff"'))
@@ -139,6 +149,7 @@ HEADER = st.one_of(
     st.tuples(st.sampled_from((*names.TIMES, *names.EXPIRIES, names.SPREAD)), TIMES),
     st.tuples(st.sampled_from([*CONTROL, "a", "b", "Ä"]), st.none() | SMALL),
     st.tuples(st.just(names.IF), st.sampled_from(CONDITIONS).map(str.encode)),
+    st.tuples(st.just(names.TAGS), st.sampled_from(TAGS)),
     st.just(TARGET),
 )
 SCHEDULES = st.builds(

@@ -23,11 +23,11 @@ SETTINGS = Settings(
 )
 COLUMNS = [
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
-    *("expires_ms", "expires_after_ms"),
+    *("expires_ms", "expires_after_ms", "tags"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms", "shard"),
     "change",
 ]
-GIVEN = (*COLUMNS[:7], "expires_ms", "expires_after_ms")
+GIVEN = (*COLUMNS[:7], "expires_ms", "expires_after_ms", "tags")
 """What the sender of a record decides."""
 
 
@@ -119,6 +119,15 @@ def model_expiry(headers, due_ms):
     return at_ms, None
 
 
+def model_tags(headers):
+    """The tags with commas between them, None without any, or a reason."""
+    if all(name != names.TAGS for name, _ in headers):
+        return None
+    found = [tag.strip(" ") for tag in (as_text(first(headers, names.TAGS)) or "").split(",")]
+    good = all(re.fullmatch("[0-9A-Za-z._:/@=+-]{1,64}", tag, re.ASCII) for tag in found)
+    return ",".join(dict.fromkeys(found)) if good and len(found) <= 8 else Reason.BAD_TAGS
+
+
 def model_condition(record):
     """The condition of a record, None without one, or a reason."""
     if record.topic != "schedules" or all(name != names.IF for name, _ in record.headers):
@@ -181,7 +190,7 @@ def model_countdown(text):
 
 def model(record, place):
     """What must come out: a Reason, or (id, due_ms, topic, partition, key, value, headers,
-    expires_ms, expires_after_ms)."""
+    expires_ms, expires_after_ms, tags)."""
     headers, partition, expiry = record.headers, None, (None, None)
     if record.topic == "schedules":
         id, value, key = record.key, record.value, first(headers, names.TARGET_KEY)
@@ -192,14 +201,14 @@ def model(record, place):
         if len(id) > 512:
             return Reason.ID_TOO_LONG
         if value is None:
-            return id, *[None] * 8
+            return id, *[None] * 9
         due_ms, reason = model_due(headers)
         target = as_text(first(headers, names.TARGET_TOPIC))
         if any(name == names.TARGET_PARTITION for name, _ in headers):
             partition = as_text(first(headers, names.TARGET_PARTITION)) or ""
         dropped = names.CONTROL
     else:
-        id, key, dropped = f"envelopes-1-{place}".encode(), record.key, names.STALE
+        id, key, dropped = f"envelopes-1-{place}".encode(), record.key, (*names.STALE, names.TAGS)
         read = model_envelope(record.value) if record.value is not None else None
         if read is None:
             return Reason.BAD_ENVELOPE
@@ -221,6 +230,9 @@ def model(record, place):
         expiry = model_expiry(headers, due_ms)
         if isinstance(expiry, Reason):
             return expiry
+    tags = model_tags(headers)
+    if isinstance(tags, Reason):
+        return tags
     if not target:
         return Reason.NO_TARGET
     if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", target) or target in (".", ".."):
@@ -235,7 +247,7 @@ def model(record, place):
     if size > SETTINGS.max_payload_bytes and not is_copy:
         return Reason.TOO_LARGE
     kept = [(k, v) for k, v in headers if k not in dropped]
-    return id, due_ms, target, partition, key, value, kept or None, *expiry
+    return id, due_ms, target, partition, key, value, kept or None, *expiry, tags
 
 
 def check(record, place, row):

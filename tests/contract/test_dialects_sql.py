@@ -211,10 +211,12 @@ def test_the_copy_of_a_change_was_accepted_before(spark):
     ]
 
 
-def test_time_buckets_refuse_an_expiry(spark):
+def test_time_buckets_refuse_an_expiry_and_tags(spark):
     chosen = SETTINGS.model_copy(update={"pending": "buckets"})
-    (row,) = decode(spark, [schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"1m"))], chosen)
-    assert dict(row["headers"])[names.REJECTED] == b"cannot-expire"
+    rows = [schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"1m"))]
+    rows.append(schedule(SOON, TARGET, (names.TAGS, b"order-17")))
+    told = [dict(row["headers"])[names.REJECTED] for row in decode(spark, rows, chosen)]
+    assert told == [b"cannot-expire", b"cannot-tag"]
 
 
 @pytest.mark.parametrize(
@@ -393,7 +395,7 @@ def test_a_copy_on_a_journal_keeps_the_expiry_and_what_is_tried_again(spark):
     records = [
         schedule(SOON, TARGET, (names.EXPIRES_AFTER, b"10m0.5s")),
         schedule(SOON, TARGET, (names.EXPIRES, b"2026-06-01T00:00:00Z")),
-        schedule(SOON, TARGET, (names.SPREAD, b"1h")),
+        schedule(SOON, TARGET, (names.SPREAD, b"1h"), (names.TAGS, b"order-17, mail")),
         schedule(*again, (names.EXPIRY, b"1780000009000"), (names.RETRY, b"5s"), key=b"k"),
     ]
     copier = Copier(spark, chosen, None)
@@ -407,10 +409,12 @@ def test_a_copy_on_a_journal_keeps_the_expiry_and_what_is_tried_again(spark):
         )
         for row in copied
     ]
-    what = ("id", "due_ms", "topic", "key", "value", "headers", "expires_ms", "expires_after_ms")
+    what = ("id", "due_ms", "topic", "key", "value", "headers", "tags")
+    what += ("expires_ms", "expires_after_ms")
     first = [{name: row[name] for name in what} for row in decode(spark, records, chosen)]
     read = [{name: row[name] for name in what} for row in decode(spark, on_journal, chosen)]
     assert read == first
     assert [row["expires_after_ms"] for row in read] == [600_500, None, None, None]
     assert [row["expires_ms"] for row in read] == [None, 1_780_272_000_000, None, 1_780_000_009_000]
+    assert [row["tags"] for row in read] == [None, None, "order-17,mail", None]
     assert read[3]["id"].startswith(b"retry-")

@@ -63,6 +63,13 @@ def test_the_conditions_page_on_redis(redis_url, space, capsys):
         assert found == {"report-7": b"weekly", "index-7": b"page 7", "mail-ann": b"news"}
 
 
+def test_the_tags_page_on_redis(redis_url, capsys):
+    (code,) = on_redis("tags.md")
+    run(code, redis_url)
+    said = capsys.readouterr().out
+    assert said == "['warehouse', 'mail']\n2\n2\n[('mail',)]\n"
+
+
 def test_the_recurring_page_on_redis(redis_url, capsys):
     (code,) = on_redis("recurring.md")
     run(code, redis_url)

@@ -94,6 +94,7 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
         "dialect": ["headers"] * len(rows),
         "expires_ms": none,
         "expires_after_ms": none,
+        "tags": ["order-17,mail"] * len(rows),
         "origin_topic": ["s"] * len(rows),
         "origin_partition": [partition for _, partition, _ in rows],
         "origin_position": [position for _, _, position in rows],
@@ -104,3 +105,4 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
     [told] = fill_task(iter([pa.RecordBatch.from_pydict(columns)]))
     assert told.to_pydict() == {"count": [1]}
     assert [s.id for s in pending.list(count_max=9)] == [b"read"]
+    assert [s.tags for s in pending.list(count_max=9, tag="mail")] == [("order-17", "mail")]

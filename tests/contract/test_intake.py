@@ -82,6 +82,7 @@ def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
         "dialect": pa.compute.if_else(marker, "rejected", "headers"),
         "expires_ms": pa.nulls(count, pa.int64()),
         "expires_after_ms": pa.nulls(count, pa.int64()),
+        "tags": pa.nulls(count, pa.string()),
         "origin_topic": rows["topic"],
         "origin_partition": rows["partition"],
         "origin_position": rows["offset"],

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tag_index import index_meant, index_of
 
 from sendlater.errors import BadSettings, Fenced, StoreWentBack
 from sendlater.model import Cancelled, Origin, Record, Schedule, State
@@ -21,10 +22,14 @@ from sendlater.store import Batch, Pending, Shard
 from sendlater.store.codec import pack, unpack
 
 IDS = [b"a", b"b", b"c", b"\xff\x00", "ü".encode()]
+TAGS = [(), ("none",), ("order-17", "mail"), ("mail",), tuple(f"{n}" * 64 for n in range(8))]
+"""The last ones are as many and as long as they may be."""
 SOURCE = "inbox/0"
 
 
-def schedule(schedule_id: bytes, due_ms: int, payload: bytes = b"v") -> Schedule:
+def schedule(
+    schedule_id: bytes, due_ms: int, payload: bytes = b"v", tags: tuple[str, ...] = ()
+) -> Schedule:
     origin = Origin(topic="inbox", partition=0, position=7, timestamp_ms=1)
     return Schedule(
         id=schedule_id,
@@ -32,13 +37,16 @@ def schedule(schedule_id: bytes, due_ms: int, payload: bytes = b"v") -> Schedule
         record=Record(topic="t", key=None, value=payload, headers=[("h", None), ("h", b"2")]),
         dialect="headers",
         origin=origin,
+        tags=tags,
     )
 
 
-def row(schedule_id: bytes, due_ms: int | None, payload: bytes = b"v") -> list[object]:
+def row(
+    schedule_id: bytes, due_ms: int | None, payload: bytes = b"v", tags: tuple[str, ...] = ()
+) -> list[object]:
     if due_ms is None:
         return [schedule_id, "", ""]
-    return [schedule_id, due_ms, pack(schedule(schedule_id, due_ms, payload))]
+    return [schedule_id, due_ms, pack(schedule(schedule_id, due_ms, payload, tags))]
 
 
 @pytest.fixture
@@ -226,7 +234,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         space = f"m{uuid.uuid4().hex}"
         self.pending = Pending.open(self.redis_url, space=space, shards=2)
-        self.inbox: list[tuple[bytes, int | None]] = []
+        self.inbox: list[tuple[bytes, int | None, tuple[str, ...]]] = []
         self.now_ms = 0
         self.waiting: dict[bytes, int] = {}
         self.batches: dict[str, dict[bytes, int]] = {}
@@ -242,9 +250,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.put_back(batch)
         self.runs = [self.pending.open_lane(n, owner=self.owner) for n in range(2)]
 
-    @rule(id=st.sampled_from(IDS), due=st.none() | st.integers(0, 50))
-    def produce(self, id: bytes, due: int | None) -> None:
-        self.inbox.append((id, due))
+    @rule(id=st.sampled_from(IDS), due=st.none() | st.integers(0, 50), tags=st.sampled_from(TAGS))
+    def produce(self, id: bytes, due: int | None, tags: tuple[str, ...]) -> None:
+        self.inbox.append((id, due, tags))
 
     @rule(crash_after=st.none() | st.integers(0, 1))
     def take_in(self, crash_after: int | None) -> None:
@@ -253,10 +261,10 @@ class StoreMachine(RuleBasedStateMachine):
         for number, shard in enumerate(self.pending.shards):
             before = str(shard.seen().get(SOURCE, ""))
             rows: list[object] = []
-            for at, (name, due) in enumerate(self.inbox):
+            for at, (name, due, tags) in enumerate(self.inbox):
                 mine = self.pending.shard_of(name) is shard
                 if at >= start and at >= int(before or 0) and mine:
-                    rows += row(name, due)
+                    rows += row(name, due, tags=tags)
                     self.overtaken |= {
                         (b, name) for b, rows in self.batches.items() if name in rows
                     }
@@ -336,6 +344,7 @@ class StoreMachine(RuleBasedStateMachine):
     def store_and_model_agree(self) -> None:
         if not hasattr(self, "pending"):
             return
+        assert index_of(self.pending) == index_meant(self.pending)
         counts = self.pending.counts()
         assert counts["pending"] == len(self.waiting)
         assert counts["claimed"] == sum(len(rows) for rows in self.batches.values())

@@ -52,6 +52,7 @@ def rows(*headers):
             "dialect": ["headers"] * len(due),
             "expires_ms": pa.nulls(len(due), pa.int64()),
             "expires_after_ms": pa.nulls(len(due), pa.int64()),
+            "tags": pa.nulls(len(due), pa.string()),
             "origin_topic": ["in"] * len(due),
             "origin_partition": [0] * len(due),
             "origin_position": [0, *range(len(headers)), len(headers)],

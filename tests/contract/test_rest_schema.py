@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sendlater.config import Settings
-from sendlater.server import json_shapes
+from sendlater.server import json_shapes, selections
 from sendlater.server.process import HttpProcess
 from sendlater.server.schema_parts import ref
 from sendlater.server.schemas import SCHEMAS
@@ -28,8 +28,8 @@ HOOKS = {
 BODIES = {
     "NewSchedule": json_shapes.NewSchedule,
     "NewTime": json_shapes.When,
-    "BulkCancel": json_shapes.BulkCancel,
-    "BulkMove": json_shapes.BulkMove,
+    "BulkCancel": selections.BulkCancel,
+    "BulkMove": selections.BulkMove,
     "Redrive": json_shapes.Redrive,
 }
 

@@ -32,7 +32,7 @@ SMALL_BYTES = 600
 
 COLUMNS = (
     *("id", "due_ms", "topic", "partition", "key", "value", "headers", "dialect"),
-    *("expires_ms", "expires_after_ms"),
+    *("expires_ms", "expires_after_ms", "tags"),
     *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms"),
     *("shard", "change"),
 )
@@ -43,7 +43,7 @@ DECODED = pa.schema(
             COLUMNS,
             (
                 *(pa.binary(), pa.int64(), pa.string(), pa.int32(), pa.binary(), pa.binary()),
-                *(pa.list_(_HEADER), pa.string(), pa.int64(), pa.int64()),
+                *(pa.list_(_HEADER), pa.string(), pa.int64(), pa.int64(), pa.string()),
                 *(pa.string(), pa.int32(), pa.int64(), pa.int64()),
                 *(pa.int32(), pa.string()),
             ),
@@ -352,6 +352,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         body = (entry.key, int(due), *where, entry.value, _structs(kept) or None, "headers")
         after_ms = None if after is None else round(float(after) * 1_000)
         expiry = (None if expires is None else int(expires), after_ms)
+    tags = (entry.header(names.TAGS) or b"").decode() or None
+    tags = None if body[1] is None or body[-1] == "rejected" else tags
     change = entry.header(names.CHANGE)
     if body[1] is None and about_rejected:
         change = b"waited " + waited
@@ -359,7 +361,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
     shard = zlib.crc32(body[0]) % settings.shards
-    return (*body, *expiry, *origin, shard, None if change is None else change.decode())
+    return (*body, *expiry, tags, *origin, shard, None if change is None else change.decode())
 
 
 def _structs(headers: Headers) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker import Broker, Entry
 from engine import Simulation
+from tag_index import index_meant, index_of
 from world import START_MS, Actor, World
 
 from sendlater.dialects import names
@@ -233,7 +234,16 @@ class Ledger:
                     self.excused.update(dict(version.allowed.most_common(1)))
         self._look_for_leftovers()
 
+    def look_at_tags(self) -> None:
+        """The index of tags holds exactly what is pending, at every instant."""
+        store = Pending(self.world.real, space=self.settings.space, shards=len(self.pending.shards))
+        found, meant = index_of(store), index_meant(store)
+        for place in found.keys() | meant.keys():
+            if found.get(place) != meant.get(place):
+                self._break(f"tag {place}: {found.get(place)}, pending: {meant.get(place)}")
+
     def _look_for_leftovers(self) -> None:
+        self.look_at_tags()
         real = self.world.real
         for shard in self.pending.shards:
             for name in ("due", "record", "aside", "batches", "surplus", "overtaken"):

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import redis
 from broker import TARGET, Broker
 from engine import Simulation, in_place
@@ -27,6 +29,7 @@ from world import START_MS, Actor, Event, Process, Stuck, World
 from sendlater.config import Settings, load
 from sendlater.dialects import names
 from sendlater.dialects.encode import expiry_headers
+from sendlater.dialects.tags import tags_headers
 from sendlater.errors import SendlaterError
 from sendlater.local.redis_server import RedisServer
 from sendlater.model import Expiry, Record, Schedule
@@ -151,6 +154,11 @@ def _id(rng: random.Random, number: int) -> bytes:
     if rng.random() < 0.3:
         return rng.choice(strange) % number
     return b"x" * 500 + b"%d" % number if rng.random() < 0.05 else b"id-%d" % number
+
+
+def _tags(number: int) -> tuple[str, ...]:
+    """Some have none, and some share one."""
+    return ((), (f"order-{number % 4}",), (f"order-{number % 4}", "mail"))[number % 3]
 
 
 def _deed(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
@@ -295,6 +303,7 @@ class Run:
     def _supervise(self) -> None:
         while True:
             self.world.pause(500)
+            self.ledger.look_at_tags()
             if not any(process.alive for process in self.simulation.processes):
                 self.simulation.serve()
 
@@ -360,6 +369,7 @@ class Run:
             (names.DUE_MS, b"%d" % due_ms),
             (names.TARGET_TOPIC, topic.encode()),
             *expiry_headers(expiry),
+            *tags_headers(_tags(facts["number"])),
         ]
         self._append(self.ledger.write(Version(id, due_ms, value, topic, expiry)), headers)
 
@@ -448,6 +458,7 @@ class Run:
                 (names.TARGET_TOPIC, after.record.topic.encode()),
                 (names.CHANGE, change.encode()),
                 *expiry_headers(after.expiry),
+                *tags_headers(after.tags),
             ]
             self._append(version, headers)  # type: ignore[arg-type]
         else:
@@ -463,12 +474,14 @@ class Run:
         value: bytes,
         dies: bool,
         only_if: str,
+        number: int,
         **_: Any,
     ) -> None:
         if self.plan.horizon or not self._caught_up():
             return
         due_ms = self.world.now_ms() + due_in
-        one = Schedule(id=id, due_ms=due_ms, record=Record(topic=topic, value=value))
+        tags, record = _tags(number), Record(topic=topic, value=value)
+        one = Schedule(id=id, due_ms=due_ms, record=record, tags=tags)
         try:
             held, _ = put_if(self.pending, one, only_if=only_if, reserve_ms=CATCH_UP_MS)
         except Reserved:
@@ -476,7 +489,11 @@ class Run:
         if not held or dies:
             return
         self._latest_ms = max(self._latest_ms, due_ms)
-        headers = [(names.DUE_MS, b"%d" % due_ms), (names.TARGET_TOPIC, topic.encode())]
+        headers = [
+            (names.DUE_MS, b"%d" % due_ms),
+            (names.TARGET_TOPIC, topic.encode()),
+            *tags_headers(tags),
+        ]
         self._append(self.ledger.write(Version(id, due_ms, value, topic)), headers)  # type: ignore[arg-type]
         if self._caught_up():
             released(self.pending, id)

@@ -23,7 +23,11 @@ from sendlater.store import scripts, shard
 
 LUA = Path(scripts.__file__).parent / "lua"
 FOUND_WITHIN_S = 60.0
-QUICK = ("release brings back what was cancelled", "claims before it is due")
+QUICK = (
+    "release brings back what was cancelled",
+    "claims before it is due",
+    "what is claimed keeps its place among those with its tags",
+)
 """What CI looks for; `make mutants` looks for all."""
 
 Patch = Callable[[Path], Any]
@@ -165,6 +169,22 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
                 "if false then\n        redis.call('HDEL'",
             ),
         ),
+    ),
+    "what is claimed keeps its place among those with its tags": (
+        (),
+        (lua("claim", "unindex(with_tags)\n", ""),),
+    ),
+    "a newer version leaves the tags of the older one": (
+        (),
+        (lua("park", "            unindex(stood)\n", ""),),
+    ),
+    "a cancellation on the inbox leaves its tags": (
+        (),
+        (lua("park", "        untag(id)\n    end\n", "    end\n"),),
+    ),
+    "what a crash puts back has no tags": (
+        ALIVE,
+        (lua("release", "        index(id, due_ms, (tags_of(packed, 10)))\n", ""),),
     ),
     "a door does not take back what was set aside": (
         (),

@@ -599,7 +599,7 @@ def test_a_filter_is_completed_and_what_is_none_is_told(page):
     expect(page).to_have_url(re.compile(r"topic=orders&due_to=%2B3d"))
     expect(page.locator("#schedules tbody")).not_to_contain_text("emails-")
     search(page, "colour:red")
-    told(page, "Expected id:, topic:, caller:, due: or state:, got colour:red")
+    told(page, "Expected id:, topic:, tag:, caller:, due: or state:, got colour:red")
 
 
 @pytest.mark.parametrize(
@@ -609,6 +609,7 @@ def test_a_filter_is_completed_and_what_is_none_is_told(page):
         ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
         ("id:dead:1*", {"id_prefix": "dead:1"}),
         ("topic:emails caller:shop state:claimed", None),
+        ("topic:emails tag:order-17", None),
         ("due:<2h", {"due_from": "", "due_to": "+2h"}),
         ("due:>1h30m", {"due_from": "+1h30m", "due_to": ""}),
         ("due:1h..2h", {"due_from": "+1h", "due_to": "+2h"}),

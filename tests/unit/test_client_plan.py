@@ -1,6 +1,7 @@
 """What a call means, before anything is touched: times, bytes, pages, pauses, S1's records."""
 
 import math
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -19,15 +20,10 @@ from sendlater.client.etf1_records import (
     schedule_record,
 )
 from sendlater.client.scheduling_producer import partition_of
+from sendlater.dialects.tags import TAG, TAGS, tags_headers
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft, SendlaterError
-from sendlater.operations.arguments import (
-    from_cursor,
-    id_text,
-    plan_list,
-    plan_send,
-    to_cursor,
-    to_id,
-)
+from sendlater.operations.arguments import id_text, plan_send, to_id
+from sendlater.operations.queries import from_cursor, plan_bulk, plan_list, to_cursor
 
 NOW_MS = 1_900_000_000_000
 PARIS = timezone(timedelta(hours=1))
@@ -127,11 +123,43 @@ def test_ids_and_cursors_carry_any_bytes(schedule_id, due_ms):
 
 @pytest.mark.parametrize(
     "query",
-    [{"limit": 0}, {"limit": 1_001}, {"due_from": datetime(2030, 1, 1)}],  # noqa: DTZ001
+    [
+        {"limit": 0},
+        {"limit": 1_001},
+        {"due_from": datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"tag": "a,b"},
+        {"tag": ""},
+    ],
 )
 def test_a_page_has_limits(query):
     with pytest.raises(BadRequest):
         plan_list(now_ms=NOW_MS, **query)
+
+
+@pytest.mark.parametrize(
+    "tags", ["order-17", ["a b"], [""], ["a,b"], ["x" * 65], ["é"], [b"a"], [None], ["a"] * 9]
+)
+def test_what_is_no_tag_is_refused(tags):
+    with pytest.raises(BadRequest, match=r"^tags?: expected "):
+        plan(delay=1, tags=tags)
+
+
+@given(st.lists(st.from_regex(TAG, fullmatch=True), max_size=8))
+def test_tags_keep_their_order_and_come_once(tags):
+    put = plan(delay=1, tags=iter(tags)).tags
+    assert put == tuple(dict.fromkeys(tags))
+    headers = dict(tags_headers(put))
+    assert bool(headers) == bool(put)
+    assert not put or re.fullmatch(TAGS, headers["sendlater-tags"].decode())
+
+
+def test_a_bulk_change_selects_by_something_or_is_for_all():
+    assert plan_bulk(now_ms=NOW_MS, all=False, tag="order-17").tag == "order-17"
+    for given_ in ({"all": False}, {"all": True, "tag": "a"}, {"all": False, "tag": ""}):
+        with pytest.raises(BadRequest, match="tag, caller"):
+            plan_bulk(now_ms=NOW_MS, **given_)
+    with pytest.raises(TypeError, match="tags"):
+        plan_bulk(now_ms=NOW_MS, all=False, tags="a")
 
 
 def test_a_cursor_of_somebody_else_is_refused():

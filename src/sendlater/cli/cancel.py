@@ -30,6 +30,7 @@ def cancel(
     due_to: str | None = None,
     id_prefix: str | None = None,
     topic: str | None = None,
+    tag: str | None = None,
     caller: str | None = None,
     all: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -45,13 +46,14 @@ def cancel(
         due_to: All due before then; not included.
         id_prefix: All whose id begins so.
         topic: All with this target topic.
+        tag: All with this tag.
         caller: All whose header CALLER_SERVICE is this.
         all: Everything.
         dry_run: Only count what matches.
         yes: Do not ask before cancelling what matches.
     """
     wanted = {"due_from": due_from, "due_to": due_to, "id_prefix": id_prefix, "topic": topic}
-    wanted["caller"] = caller
+    wanted |= {"tag": tag, "caller": caller}
     chosen: dict[str, Any] = {name: one for name, one in wanted.items() if one is not None}
     chosen |= {"all": True} if all else {}
     if bool(ids) == bool(chosen):
@@ -82,10 +84,12 @@ def _matching(
         told = scheduler.cancel_matching(**chosen)
     if json_:
         shown = {"matched": told.matched, "cancelled": told.cancelled, "audit_id": told.audit_id}
-        out.print(json.dumps(shown))
+        out.print(json.dumps({**shown, "later": told.later}))
     else:
         undo = f"; POST /v1/audit/{told.audit_id}:undo takes it back" if told.audit_id else ""
         out.print(f"{told.matched} matched, {told.cancelled} cancelled{undo}")
+        if told.later:
+            err.print(f"{told.later} are due beyond the horizon: no filter sees them")
     return OK if dry_run else _code(told.cancelled, of=told.matched)
 
 

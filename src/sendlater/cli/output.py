@@ -24,6 +24,7 @@ def as_json(schedule: Schedule) -> dict[str, Any]:
         "due": time_of(schedule.due_ms),
         "expires": None if schedule.expires_ms is None else time_of(schedule.expires_ms),
         "plan": json.loads(schedule.plan) if schedule.plan else None,
+        "tags": list(schedule.tags),
         "topic": record.topic,
         "key": text_of(record.key),
         "value": text_of(record.value),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -53,6 +54,7 @@ def send(
     expires_after: str | None = None,
     id: str | None = None,
     partition: int | None = None,
+    tag: Annotated[list[str] | None, Parameter(negative="")] = None,
     only_if: str | None = None,
     jsonl: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     recurrence: Recurrence = ONCE,
@@ -73,16 +75,17 @@ def send(
         expires_after: The same, counted from the due time; in the forms of --delay.
         id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
+        tag: A word it can be found and cancelled by; may be repeated.
         only_if: absent, earlier, later or version=V: only if what has this id allows it.
-        jsonl: File with one JSON object per line: topic, value, delay or at, and optionally key,
-            headers, spread, expires or expires_after, id, partition; or, in place of delay and at,
-            the words of a recurring schedule. `-` reads standard input.
+        jsonl: File with a JSON object per line: topic, value, delay or at or the words of a
+            recurring schedule, and optionally key, headers, spread, expires or expires_after, id,
+            partition, tags. `-` reads standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
     given = (topic, value, key, header, delay, at, spread, expires, expires_after, id, partition)
     if jsonl is not None:
-        if any(one is not None for one in (*given, only_if)) or recurrence != ONCE:
+        if any(one is not None for one in (*given, tag, only_if)) or recurrence != ONCE:
             raise BadRequest("send: expected --jsonl alone, got a message besides")
         return _send_file(jsonl, connection)
     if topic is None or value is None:
@@ -99,24 +102,24 @@ def send(
         expires_after=expires_after,
         id=id,
         partition=partition,
+        tags=tag,
         only_if=only_if,
         **recurrence.given(),
     )
-    settings = connection.settings()
-    request.check(settings)
+    request.check(connection.settings())
     with open_scheduler(connection) as scheduler:
         sent = request.send(scheduler)
         scheduler.flush()
-    _tell(sent.id, sent.due_ms, json_=json_)
-    return OK
+    return _tell(sent.id, sent.due_ms, json_=json_)
 
 
-def _tell(id: str, due_ms: int, *, json_: bool) -> None:
+def _tell(id: str, due_ms: int, *, json_: bool) -> int:
     if json_:
         out.print(json.dumps({"id": id, "due_ms": due_ms}))
     else:
         out.print(id)
         err.print(f"due {time_of(due_ms)}")
+    return OK
 
 
 @contextmanager
@@ -186,6 +189,7 @@ def list_(
     *,
     due_from: Annotated[str | None, Parameter(alias="--due-after")] = None,
     due_to: Annotated[str | None, Parameter(alias="--due-before")] = None,
+    tag: str | None = None,
     limit: AtLeastOne = 100,
     json_: Json = False,
     connection: Connection = HERE,
@@ -195,17 +199,21 @@ def list_(
     Args:
         due_from: An instant, `+15m` from now, or epoch seconds; included.
         due_to: The same; not included.
+        tag: Only those with this tag.
         limit: Most to show.
     """
     from sendlater.dialects import instant_ms
+    from sendlater.dialects.tags import checked_tag
 
     now_ms = time.time_ns() // 1_000_000
     low = instant_ms(due_from, now_ms=now_ms) if due_from else 0
     high = instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None
+    tag = tag and checked_tag(tag)
     table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0
     with open_scheduler(connection, store_alone=True) as scheduler:
-        for schedule in islice(_pending(scheduler, low=low, high=high, limit=limit), limit):
+        found = _pending(scheduler, low=low, high=high, tag=tag, limit=limit)
+        for schedule in islice(found, limit):
             size = len(schedule.record.value or b"")
             if json_:
                 out.print(json.dumps(as_json(schedule)))
@@ -219,7 +227,9 @@ def list_(
     return OK
 
 
-def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Iterator[Schedule]:
+def _pending(
+    scheduler: Any, *, low: int, high: int | None, tag: str | None, limit: int
+) -> Iterator[Schedule]:
     """Pending schedules page by page, from the store or through REST."""
     from sendlater.operations.arguments import to_datetime
 
@@ -229,14 +239,15 @@ def _pending(scheduler: Any, *, low: int, high: int | None, limit: int) -> Itera
         until = None if high is None else to_datetime(high + 1)
         while more:
             page = scheduler.list(
-                due_from=to_datetime(low), due_to=until, limit=count, cursor=cursor
+                due_from=to_datetime(low), due_to=until, tag=tag, limit=count, cursor=cursor
             )
             yield from (one.schedule for one in page.items)
             cursor = page.next_cursor
             more = cursor is not None
         return
     after: tuple[int, bytes] | None = None
-    while some := scheduler.pending.list(count_max=count, from_ms=low, to_ms=high, after=after):
+    ask = partial(scheduler.pending.list, count_max=count, from_ms=low, to_ms=high, tag=tag or "")
+    while some := ask(after=after):
         yield from some
         after = (some[-1].due_ms, some[-1].id)
 

@@ -13,9 +13,10 @@ from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
 from sendlater.dialects import duration_ms, encode_headers, instant_ms, share_of
 from sendlater.dialects.recurrence import Plan, once_only
+from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
-from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR
+from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR, CANNOT_TAG
 from sendlater.operations.arguments import plan_expiry, planned
 from sendlater.operations.conditions import checked_condition
 
@@ -41,6 +42,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     expires_after: str | int | float | None = None
     id: str | None = None
     partition: int | None = None
+    tags: list[str] | None = None
     every: str | int | float | None = None
     cron: str | None = None
     zone: str | None = None
@@ -67,6 +69,7 @@ class SendRequest:
     expires_after: str | float | None = None
     id: str | None = None
     partition: int | None = None
+    tags: list[str] | None = None
     only_if: str | None = None
     every: str | float | None = None
     cron: str | None = None
@@ -137,9 +140,12 @@ class SendRequest:
                 due_ms=due_ms,
                 now_ms=now_ms,
             ),
+            tags=checked_tags(self.tags),
         )
         if schedule.expiry and settings.pending == "buckets":
             raise NotSupported(CANNOT_EXPIRE)
+        if schedule.tags and settings.pending == "buckets":
+            raise NotSupported(CANNOT_TAG)
         if plan and inbox in once_only(settings):
             raise NotSupported(CANNOT_RECUR)
         return schedule, encode_headers(
@@ -149,6 +155,7 @@ class SendRequest:
             due_ms=due_ms,
             expiry=schedule.expiry,
             plan=schedule.plan,
+            tags=schedule.tags,
         )
 
     def _plan(self, schedule_id: bytes, now_ms: int) -> Plan | None:

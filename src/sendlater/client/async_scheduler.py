@@ -22,6 +22,7 @@ from sendlater.operations.arguments import (
     Recurrence,
     plan_send,
 )
+from sendlater.operations.queries import Matching, Selection
 from sendlater.operations.transport import Matched, Opens
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class AsyncScheduler:
         expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
+        tags: Iterable[str] | None = None,
         only_if: str | None = None,
         wait: bool = True,
         on_sent: "OnAsyncSent | None" = None,
@@ -116,6 +118,7 @@ class AsyncScheduler:
             expires_after=expires_after,
             id=id,
             partition=partition,
+            tags=tags,
             **recurrence,
         )
         with scheduling(schedule, now_ms=self.sync.now_ms()) as schedule:
@@ -198,25 +201,12 @@ class AsyncScheduler:
     async def cancel_matching(
         self,
         *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
-        caller: str | None = None,
         all: bool = False,
         dry_run: bool = False,
+        **matching: Unpack[Matching],
     ) -> Matched:
         """See Scheduler.cancel_matching."""
-        return await self._call(
-            self.sync.cancel_matching,
-            due_from=due_from,
-            due_to=due_to,
-            id_prefix=id_prefix,
-            topic=topic,
-            caller=caller,
-            all=all,
-            dry_run=dry_run,
-        )
+        return await self._call(self.sync.cancel_matching, all=all, dry_run=dry_run, **matching)
 
     async def reschedule(
         self, id: str, *, delay: Delay | None = None, at: Instant | None = None
@@ -236,45 +226,20 @@ class AsyncScheduler:
     async def list(
         self,
         *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **selection: Unpack[Selection],
     ) -> Page[AsyncScheduled]:
         """See Scheduler.list."""
-        page = await self._call(
-            self.sync.list,
-            due_from=due_from,
-            due_to=due_to,
-            id_prefix=id_prefix,
-            topic=topic,
-            limit=limit,
-            cursor=cursor,
-        )
+        page = await self._call(self.sync.list, limit=limit, cursor=cursor, **selection)
         items = [AsyncScheduled(self, one.schedule) for one in page.items]  # type: ignore[arg-type]
         return Page(items, page.next_cursor)
 
-    async def iter(
-        self,
-        *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
-    ) -> AsyncIterator[AsyncScheduled]:
+    async def iter(self, **selection: Unpack[Selection]) -> AsyncIterator[AsyncScheduled]:
         """See Scheduler.iter: `async for schedule in scheduler.iter()`."""
         cursor: str | None = ""
         while cursor is not None:
-            page = await self.list(
-                due_from=due_from,
-                due_to=due_to,
-                id_prefix=id_prefix,
-                topic=topic,
-                limit=PAGE_COUNT_MAX,
-                cursor=cursor or None,
-            )
+            page = await self.list(limit=PAGE_COUNT_MAX, cursor=cursor or None, **selection)
             for one in page.items:
                 yield one
             cursor = page.next_cursor

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,6 +151,7 @@ class Handlers:
         spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
+        tags: Iterable[str] | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
@@ -159,8 +160,9 @@ class Handlers:
         once. Starts nothing: a process that only enqueues handles no events.
 
         A new event of the same type and id replaces it, also while it waits for a retry. `context`
-        is passed to the handler. `spread`, `expires` and `expires_after` as in
-        Scheduler.send_later; a retry keeps the expiry. Raises BadTime, BadRequest, Unavailable.
+        is passed to the handler. `spread`, `expires`, `expires_after` and `tags` as in
+        Scheduler.send_later; a retry keeps the expiry, and has no tags. Raises BadTime, BadRequest,
+        Unavailable.
         """
         scheduler = await self._connected()
         codec = self._wanted[type_].codec if type_ in self._wanted else self._codec
@@ -177,6 +179,7 @@ class Handlers:
             spread=spread,
             expires=expires,
             expires_after=expires_after,
+            tags=tags,
             id=event_id(type_, name).decode(errors="surrogateescape"),
         )
         schedule = as_event(planned, type_=type_, id=name, context=dict(context or {}))

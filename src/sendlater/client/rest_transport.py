@@ -15,17 +15,9 @@ import httpx2
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest, BadSettings, ConditionFailed, Unavailable
 from sendlater.limits import BULK_IDS_MAX
-from sendlater.model import (
-    Cancelled,
-    Expiry,
-    Headers,
-    Moved,
-    Record,
-    Schedule,
-    Standing,
-    State,
-)
-from sendlater.operations.arguments import Query, chunks, id_text, to_datetime, to_id
+from sendlater.model import Cancelled, Expiry, Headers, Moved, Record, Schedule, Standing, State
+from sendlater.operations.arguments import chunks, id_text, to_datetime, to_id
+from sendlater.operations.queries import Query
 from sendlater.operations.transport import Done, Matched
 
 if TYPE_CHECKING:
@@ -112,7 +104,8 @@ class HttpTransport:
         """See Transport."""
         wanted = _asked(query) or {"all": True}
         told = self._call("POST", f"{PATH}:cancel", json={**wanted, "dry_run": dry_run})
-        return Matched(told["matched"], told["changed"], told["audit_id"])
+        later = told.get("later", 0)
+        return Matched(told["matched"], told["changed"], told["audit_id"], later)
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""
@@ -218,6 +211,7 @@ def _asked(query: Query) -> dict[str, Any]:
         "due_to": due_to,
         "id_prefix": id_text(query.id_prefix) or None,
         "topic": query.topic or None,
+        "tag": query.tag,
         "caller": query.caller or None,
     }
     return {name: value for name, value in asked.items() if value is not None}
@@ -242,6 +236,8 @@ def _to_json(schedule: Schedule) -> dict[str, Any]:
         told["headers"] = [_header(name, value) for name, value in record.headers]
     if record.partition is not None:
         told["partition"] = record.partition
+    if schedule.tags:
+        told["tags"] = schedule.tags
     if schedule.expiry is not None:
         ms, after_due = schedule.expiry.ms, schedule.expiry.after_due
         told |= {"expires_after": ms / 1_000} if after_due else {"expires": _instant(ms)}
@@ -290,6 +286,7 @@ def _from_json(told: dict[str, Any]) -> Schedule:
         ),
         expiry=_expiry(told),
         plan=json.dumps(told["plan"], separators=(",", ":")) if "plan" in told else "",
+        tags=tuple(told.get("tags", ())),
         state=State(told.get("state", State.PENDING)),
         version=told.get("version", ""),
     )

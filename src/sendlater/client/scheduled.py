@@ -66,6 +66,11 @@ class Scheduled:
         return json.loads(self.schedule.plan) if self.schedule.plan else None
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags, in the order they were given: docs/tags.md."""
+        return self.schedule.tags
+
+    @property
     def state(self) -> State:
         """Its state when it was sent or found."""
         return self.schedule.state

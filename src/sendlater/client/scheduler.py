@@ -26,12 +26,11 @@ from sendlater.operations.arguments import (
     Recurrence,
     due_ms,
     new_id,
-    plan_bulk,
-    plan_list,
     plan_send,
     to_id,
 )
 from sendlater.operations.conditions import unconditional
+from sendlater.operations.queries import Matching, Selection, plan_bulk, plan_list
 from sendlater.operations.transport import Done, Matched, Opens
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ class Scheduler:
         expires_after: Delay | None = None,
         id: str | None = None,
         partition: int | None = None,
+        tags: Iterable[str] | None = None,
         only_if: str | None = None,
         wait: bool = True,
         on_sent: OnSent | None = None,
@@ -97,7 +97,8 @@ class Scheduler:
         """Have `value` delivered to `topic` after `delay` (timedelta, seconds, "15m") or at `at`
         (an aware datetime, or RFC 3339), or up to `spread` later, as the id decides; not after
         `expires` or, counted from the due time, `expires_after`. With `every` (an interval) or
-        `cron` instead of a time it comes again and again: docs/recurring.md.
+        `cron` instead of a time it comes again and again: docs/recurring.md. By its `tags` it can
+        be found and cancelled with others: docs/tags.md.
 
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
@@ -117,6 +118,7 @@ class Scheduler:
             expires_after=expires_after,
             id=id,
             partition=partition,
+            tags=tags,
             **recurrence,
         )
         with scheduling(schedule, now_ms=self.now_ms()) as schedule:
@@ -201,21 +203,17 @@ class Scheduler:
     def cancel_matching(
         self,
         *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
-        caller: str | None = None,
         all: bool = False,
         dry_run: bool = False,
+        **matching: Unpack[Matching],
     ) -> Matched:
-        """Cancel all pending schedules that `list` would find and, with `caller`, whose header
-        CALLER_SERVICE is that; at most BULK_COUNT_MAX. With `dry_run` only count them.
+        """Cancel all pending schedules that `list` would find, such as all with a `tag`, and, with
+        `caller`, whose header CALLER_SERVICE is that; at most BULK_COUNT_MAX. With `dry_run` only
+        count them.
 
         Everything takes `all=True`: a filter that is empty, maybe by mistake, is a BadRequest.
         """
-        asked = (due_from, due_to, id_prefix, topic, caller)
-        query = plan_bulk(*asked, all=all, now_ms=self.now_ms())
+        query = plan_bulk(all=all, now_ms=self.now_ms(), **matching)
         return self._transport.cancel_matching(query, dry_run=dry_run)
 
     def reschedule(
@@ -244,49 +242,25 @@ class Scheduler:
     def list(
         self,
         *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **selection: Unpack[Selection],
     ) -> Page[Scheduled]:
-        """A page of pending schedules in due order, due in [due_from, due_to).
+        """A page of pending schedules in due order: due in [due_from, due_to), with a `tag`, for a
+        `topic`, with an id that begins with `id_prefix`.
 
         With `id_prefix` or `topic` a page may have fewer than `limit` items and still have a
         cursor.
         """
-        query = plan_list(
-            now_ms=self.now_ms(),
-            due_from=due_from,
-            due_to=due_to,
-            id_prefix=id_prefix,
-            topic=topic,
-            limit=limit,
-            cursor=cursor,
-        )
+        query = plan_list(now_ms=self.now_ms(), limit=limit, cursor=cursor, **selection)
         found, next_cursor = self._transport.page(query)
         return Page([Scheduled(self, one) for one in found], next_cursor)
 
-    def iter(
-        self,
-        *,
-        due_from: Instant | None = None,
-        due_to: Instant | None = None,
-        id_prefix: str = "",
-        topic: str | None = None,
-    ) -> Iterator[Scheduled]:
+    def iter(self, **selection: Unpack[Selection]) -> Iterator[Scheduled]:
         """All pending schedules of `list`, page after page; what comes meanwhile may be missing."""
         cursor: str | None = ""
         while cursor is not None:
-            page = self.list(
-                due_from=due_from,
-                due_to=due_to,
-                id_prefix=id_prefix,
-                topic=topic,
-                limit=PAGE_COUNT_MAX,
-                cursor=cursor or None,
-            )
+            page = self.list(limit=PAGE_COUNT_MAX, cursor=cursor or None, **selection)
             yield from page.items
             cursor = page.next_cursor
 

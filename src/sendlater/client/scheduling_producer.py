@@ -1,7 +1,7 @@
 """confluent-kafka's Producer, with `delay=` and `at=`."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -46,6 +46,7 @@ class SchedulingProducer(Producer):
         spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
+        tags: Iterable[str] | None = None,
         id: str | None = None,
         only_if: str | None = None,
     ) -> str | None:
@@ -59,7 +60,7 @@ class SchedulingProducer(Producer):
         told = told if told["on_delivery"] else {}
         if delay is None and at is None:
             more = {"id": id, "spread": spread, "expires": expires, "expires_after": expires_after}
-            for name, given in {**more, "only_if": only_if}.items():
+            for name, given in {**more, "tags": tags, "only_if": only_if}.items():
                 if given is not None:
                     raise BadRequest(f"{name}: expected delay or at with it, got only {given!r}")
             if headers:
@@ -77,6 +78,7 @@ class SchedulingProducer(Producer):
             spread=spread,
             expires=expires,
             expires_after=expires_after,
+            tags=tags,
             id=id,
             partition=None if partition < 0 else partition,
         )
@@ -86,6 +88,7 @@ class SchedulingProducer(Producer):
             id=schedule.id,
             due_ms=schedule.due_ms,
             expiry=schedule.expiry,
+            tags=schedule.tags,
         )
         super().produce(
             self.inbox,

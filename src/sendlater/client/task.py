@@ -1,7 +1,7 @@
 """What `@app.on(...)` makes of a function: still that function, and a way to have it called."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from sendlater.client.async_scheduler import AsyncScheduled
@@ -26,6 +26,7 @@ class Events(Protocol):
         spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
+        tags: Iterable[str] | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
@@ -62,6 +63,7 @@ class Task(Generic[Event, More, Answer]):
         spread: Delay | None = None,
         expires: Instant | None = None,
         expires_after: Delay | None = None,
+        tags: Iterable[str] | None = None,
         id: str | None = None,
         key: bytes | str | None = None,
         context: Mapping[str, str] | None = None,
@@ -75,6 +77,7 @@ class Task(Generic[Event, More, Answer]):
             spread=spread,
             expires=expires,
             expires_after=expires_after,
+            tags=tags,
             id=id,
             key=key,
             context=context,

@@ -18,6 +18,7 @@ from sendlater.dialects.retry import (
     retry_read,
     retry_text,
 )
+from sendlater.dialects.tags import READ_TAGS, tags_text
 from sendlater.limits import EPOCH_SECONDS_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 
@@ -58,13 +59,12 @@ def stages(settings: "Settings") -> list[list[str]]:
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
     when there are none), dialect (headers, envelope, rejected), expires_ms, expires_after_ms (both
-    null: no expiry), origin_topic, origin_partition, origin_position, origin_timestamp_ms, shard,
-    change (null, but for the copy of a change, and
+    null: no expiry), tags (null: none; commas between them), origin_topic, origin_partition,
+    origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
     under that condition, `waited ID` for a tombstone about a rejected record that waited under that
     id, and `recurs CHANGE` for a recurring schedule, see spark/intake/plans.py). The value of a
-    cancellation is null, or the version
-    that a tombstone of ours is about.
+    cancellation is null, or the version that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
@@ -135,6 +135,7 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
         f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.SPREAD]} AND NOT {has[names.RETRY]} "
         f"THEN {spread} END AS spread_text",
         f"CASE WHEN {has[names.IF]} AND NOT {is_envelope} THEN {condition} END AS if_text",
+        f"{tags_text(has[names.TAGS])} AS tags_text",
     ]
 
 
@@ -190,7 +191,7 @@ def _scheduled(settings: "Settings") -> list[str]:
     removed = names.STALE if settings.keep_input_headers else names.CONTROL
     kept = {
         "headers": f"filter(headers, h -> h.key NOT IN {sql.texts(removed)})",
-        "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts(names.STALE)})",
+        "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts((*names.STALE, names.TAGS))})",
     }
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
     cancels = "dialect = 'headers' AND value IS NULL"
@@ -228,6 +229,7 @@ def _scheduled(settings: "Settings") -> list[str]:
         "fate": ("'rejected'", "dialect", "dialect"),
         "expires_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_ms"),
         "expires_after_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_after_ms"),
+        "tags": ("CAST(NULL AS STRING)", "CAST(NULL AS STRING)", READ_TAGS),
     }
     return [
         "topic",
@@ -259,6 +261,7 @@ def _finished(settings: "Settings") -> list[str]:
         "fate AS dialect",
         "expires_ms",
         "expires_after_ms",
+        "tags",
         "topic AS origin_topic",
         "partition AS origin_partition",
         "offset AS origin_position",

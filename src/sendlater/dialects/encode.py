@@ -5,6 +5,7 @@ import re
 from functools import lru_cache
 
 from sendlater.dialects import names
+from sendlater.dialects.tags import tags_headers
 from sendlater.dialects.when import rfc3339_ms
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import ID_BYTES_MAX
@@ -21,6 +22,7 @@ def encode_headers(
     at: str | None = None,
     expiry: Expiry | None = None,
     plan: str = "",
+    tags: tuple[str, ...] = (),
     change: str = "",
 ) -> Record:
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
@@ -28,6 +30,8 @@ def encode_headers(
     Exactly one of `due_ms` (since 1970), `delay_ms` (after the inbox record's timestamp) and `at`
     (RFC 3339) is given. As in etf1's client, headers of `record` that belong to a scheduler are
     dropped. Absolute times are also written in etf1's format, seconds rounded up, for its tools.
+
+    `tags` are words that it is selected by, see dialects/tags.py.
 
     `plan` makes it recur; `due_ms` is then the due time of the next occurrence.
 
@@ -51,7 +55,7 @@ def encode_headers(
             _check_ms("due_ms", due_ms)
             headers.append((names.DUE_MS, b"%d" % due_ms))
         headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
-    headers += expiry_headers(expiry)
+    headers += expiry_headers(expiry) + tags_headers(tags)
     if plan:
         headers.append((names.PLAN, plan.encode()))
     headers.append((names.TARGET_TOPIC, record.topic.encode()))
@@ -75,6 +79,7 @@ def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
         (names.DUE_MS, b"%d" % schedule.due_ms),
         (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
         *expiry_headers(schedule.expiry),
+        *tags_headers(schedule.tags),
         (names.TARGET_TOPIC, record.topic.encode()),
     ]
     if record.key is not None:

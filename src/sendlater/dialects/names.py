@@ -49,6 +49,8 @@ ERROR = "sendlater-error"
 """In, beside it: why the record could not be handled; it is on the dead letter."""
 TARGET_PARTITION = "sendlater-target-partition"
 """In: the target's partition; if absent, the producer chooses."""
+TAGS = "sendlater-tags"
+"""In: words that it is selected by besides its id, with commas between them."""
 IF = "sendlater-if"
 """In: the condition under which it becomes a schedule; otherwise the record is dropped."""
 CHANGE = "sendlater-change"
@@ -133,6 +135,7 @@ CONTROL = (
     MISSED,
     RETRY,
     ERROR,
+    TAGS,
     IF,
     TARGET_TOPIC,
     TARGET_KEY,

@@ -14,7 +14,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def rejected_schedule(schedule: Schedule, reason: Reason, detail: str, *, topic: str) -> Schedule:
     """The same record for another topic, with the reason; its id is the place it was read from.
 
-    If it was never on an inbox, the id consists of its version and its own id. It has no expiry.
+    If it was never on an inbox, the id consists of its version and its own id. It has no expiry,
+    and no tags: what cancels those of a tag leaves the reasons.
     """
     origin, record = schedule.origin, schedule.record
     told: Headers = [(names.REJECTED, reason.value.encode()), (names.REJECTED_DETAIL, _cut(detail))]
@@ -28,7 +29,9 @@ def rejected_schedule(schedule: Schedule, reason: Reason, detail: str, *, topic:
     told.append((names.REJECTED_TARGET, record.topic[:TOPIC_CHARS_MAX].encode()))
     told.append((names.REJECTED_ID, schedule.id[:ID_BYTES_MAX]))
     record = replace(record, topic=topic, partition=None, headers=record.headers + told)
-    return replace(schedule, id=rejected_id, record=record, dialect="rejected", expiry=None)
+    return replace(
+        schedule, id=rejected_id, record=record, dialect="rejected", expiry=None, tags=()
+    )
 
 
 def expired_schedule(schedule: Schedule, *, now_ms: int, topic: str) -> Schedule:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from sendlater.dialects import names, sql, when
 from sendlater.dialects.recurrence import once_only
 from sendlater.dialects.retry import POLICY_EXPECTED
+from sendlater.dialects.tags import BAD_TAGS
+from sendlater.dialects.tags import EXPECTED as TAGS_EXPECTED
 from sendlater.limits import EPOCH_SECONDS_MAX, ID_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Reason
 
@@ -44,8 +46,12 @@ def reason_of(settings: "Settings") -> str:
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
         f"expiry_name IS NOT NULL AND ({_bad_expiry()})": Reason.BAD_EXPIRY,
+        BAD_TAGS: Reason.BAD_TAGS,
         **(
-            {"expiry_name IS NOT NULL": Reason.CANNOT_EXPIRE}
+            {
+                "expiry_name IS NOT NULL": Reason.CANNOT_EXPIRE,
+                "tags_text IS NOT NULL": Reason.CANNOT_TAG,
+            }
             if settings.pending == "buckets"
             else {}
         ),
@@ -147,6 +153,15 @@ def _retry_details() -> dict[Reason, tuple[str, str]]:
     }
 
 
+_TAGS_DETAILS = {
+    Reason.BAD_TAGS: (sql.text(f"{names.TAGS}: {TAGS_EXPECTED}"), sql.excerpt("tags_text")),
+    Reason.CANNOT_TAG: (
+        "'a schedule without tags, as one in buckets cannot be selected by them'",
+        sql.excerpt("tags_text"),
+    ),
+}
+
+
 def _condition_detail(settings: "Settings") -> tuple[str, str]:
     expected = sql.text(f"{names.IF}: {names.CONDITION_EXPECTED}")
     return (
@@ -164,6 +179,7 @@ def detail_of(settings: "Settings") -> str:
     spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
         **_retry_details(),
+        **_TAGS_DETAILS,
         Reason.BAD_CONDITION: _condition_detail(settings),
         Reason.NO_ID: ("'a record key as id'", sql.excerpt("id")),
         Reason.ID_TOO_LONG: (f"'an id of at most {ID_BYTES_MAX} bytes'", "octet_length(id)"),

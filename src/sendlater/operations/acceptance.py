@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sendlater.config import Settings
 DAY_MS = 86_400_000
 CANNOT_EXPIRE = "expected a schedule without an expiry, as one in buckets cannot expire"
+CANNOT_TAG = "expected a schedule without tags, as one in buckets cannot be selected by them"
 CANNOT_RECUR = (
     "expected a schedule that is due once, as one in buckets or on a journal cannot recur"
 )
@@ -22,6 +23,8 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
     check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
     if schedule.expiry and settings.pending == "buckets":
         raise NotSupported(CANNOT_EXPIRE)
+    if schedule.tags and settings.pending == "buckets":
+        raise NotSupported(CANNOT_TAG)
     if schedule.plan and inbox in once_only(settings):
         raise NotSupported(CANNOT_RECUR)
     record = encode_headers(
@@ -31,6 +34,7 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
         due_ms=schedule.due_ms,
         expiry=schedule.expiry,
         plan=schedule.plan,
+        tags=schedule.tags,
     )
     size = len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:

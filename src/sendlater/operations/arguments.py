@@ -1,15 +1,13 @@
-"""Converts the client's arguments to plans (bytes, times, pages) for a `Transport`. No I/O."""
+"""Converts the client's arguments to schedules (bytes, times) for a `Transport`. No I/O."""
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from sendlater.dialects import duration_ms, instant_ms, names, share_of
 from sendlater.dialects.recurrence import PLAN_HEADERS, Plan, check_id, make_plan
+from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime
-from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
 
 DATETIME_MS_MAX = 253_402_300_799_999
@@ -51,6 +49,7 @@ class Message(Recurrence):
     expires_after: NotRequired[Delay | None]
     id: NotRequired[str | None]
     partition: NotRequired[int | None]
+    tags: NotRequired[Iterable[str] | None]
 
 
 def plan_send(
@@ -67,6 +66,7 @@ def plan_send(
     expires_after: Delay | None = None,
     id: str | None = None,
     partition: int | None = None,
+    tags: Iterable[str] | None = None,
     **recurrence: Unpack[Recurrence],
 ) -> Schedule:
     """The schedule for the arguments of `send_later`; without an id it gets a new ULID.
@@ -102,6 +102,7 @@ def plan_send(
         record=record,
         expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
         plan=plan,
+        tags=checked_tags(tags),
     )
 
 
@@ -255,66 +256,6 @@ def id_text(schedule_id: bytes) -> str:
     return schedule_id.decode(errors="surrogateescape")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Which pending schedules a page shows: due in [from, to), in due order, after a cursor."""
-
-    due_from_ms: int = 0
-    due_to_ms: int | None = None
-    id_prefix: bytes = b""
-    topic: str | None = None
-    caller: str | None = None
-    limit: int = 100
-    cursor: str | None = None
-
-
-def plan_list(
-    *,
-    now_ms: int,
-    due_from: Instant | None = None,
-    due_to: Instant | None = None,
-    id_prefix: str = "",
-    topic: str | None = None,
-    limit: int = 100,
-    cursor: str | None = None,
-) -> Query:
-    """A page's query. Raises BadTime for what is no instant, BadRequest for a limit that is not
-    1 to PAGE_COUNT_MAX."""
-    if not 0 < limit <= PAGE_COUNT_MAX:
-        raise BadRequest(f"limit: expected 1 to {PAGE_COUNT_MAX}, got {limit}")
-    return Query(
-        due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from", now_ms=now_ms),
-        due_to_ms=None if due_to is None else to_ms(due_to, what="due_to", now_ms=now_ms),
-        id_prefix=to_id(id_prefix),
-        topic=topic,
-        limit=limit,
-        cursor=cursor,
-    )
-
-
-def plan_bulk(
-    due_from: Instant | None,
-    due_to: Instant | None,
-    id_prefix: str,
-    topic: str | None,
-    caller: str | None,
-    *,
-    all: bool,
-    now_ms: int,
-) -> Query:
-    """The query of a bulk operation. Raises BadRequest unless it selects by something or is for
-    `all`: an empty filter may be a mistake; else as `plan_list`."""
-    if any((due_from, due_to, id_prefix, topic, caller)) == all:
-        raise BadRequest(
-            "expected either all=True or a filter that is not empty: due_from, due_to, "
-            "id_prefix, topic, caller"
-        )
-    found = plan_list(
-        now_ms=now_ms, due_from=due_from, due_to=due_to, id_prefix=id_prefix, topic=topic
-    )
-    return replace(found, caller=caller)
-
-
 def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Schedule]]:
     """Lists of at most `count_max`; if the iterable raises, the items before that come first."""
     chunk: list[Schedule] = []
@@ -330,21 +271,3 @@ def chunks(schedules: Iterable[Schedule], *, count_max: int) -> Iterator[list[Sc
         raise
     if chunk:
         yield chunk
-
-
-def to_cursor(place: tuple[int, bytes]) -> str:
-    """Due time and id of a page's end, as opaque text."""
-    return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
-
-
-def from_cursor(cursor: str) -> tuple[int, bytes]:
-    """Due time and id in a cursor. Raises BadRequest."""
-    try:
-        due, colon, schedule_id = base64.b64decode(
-            cursor.encode(), altchars=b"-_", validate=True
-        ).partition(b":")
-        if not colon or not due.isdigit() or len(due) > len(str(DUE_MS_MAX)):
-            raise ValueError("it is cut off")
-        return int(due), schedule_id
-    except ValueError as error:
-        raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error

@@ -10,8 +10,9 @@ from sendlater.dialects import names
 from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import Query, from_cursor, to_cursor, to_id
+from sendlater.operations.arguments import to_id
 from sendlater.operations.create_if import create_if
+from sendlater.operations.queries import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done, Matched
 from sendlater.store import Answer, Filter, Pending
@@ -78,7 +79,8 @@ class LocalTransport:
         for first in range(0, 0 if dry_run else len(found), PARK_COUNT_MAX):
             some = found[first : first + PARK_COUNT_MAX]
             answers += self.operations.cancel_many([(one.id, one.version) for one in some], some)
-        return Matched(len(found), answers.count(Answer.CANCELLED))
+        later = self.operations.admin.later()
+        return Matched(len(found), answers.count(Answer.CANCELLED), later=later)
 
     def forget(self, schedule_id: bytes) -> None:
         """See Transport."""
@@ -119,6 +121,7 @@ def _filter(query: Query) -> Filter:
         to_ms=None if query.due_to_ms is None else query.due_to_ms - 1,
         id_prefix=query.id_prefix,
         topic=query.topic or "",
+        tag=query.tag or "",
         header=(names.CALLER_SERVICE, to_id(query.caller)) if query.caller else None,
     )
 

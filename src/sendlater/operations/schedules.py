@@ -287,6 +287,7 @@ class Operations:
                         due_ms=after.due_ms,
                         expiry=after.expiry,
                         plan=after.plan,
+                        tags=after.tags,
                         change=move.change,
                     )
                     records.append((record, partition))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sendlater.model import Cancelled, Moved, Schedule
-from sendlater.operations.arguments import Query
+from sendlater.operations.queries import Query
 
 Done = Callable[[Exception | None], None]
 """Called once, maybe in another thread: with None, or with why the schedule was not accepted."""
@@ -16,12 +16,14 @@ class Matched:
     """What became of all schedules that matched: how many there were, and how many are cancelled
     (of a dry run none). Those that were being delivered, or were replaced meanwhile, are not.
 
+    `later`: how many are due beyond the horizon of a journal, where no filter sees them.
     `audit_id`: the entry of the audit trail by which it can be undone; over REST only.
     """
 
     matched: int
     cancelled: int
     audit_id: str | None = None
+    later: int = 0
 
 
 class Opens(Protocol):

@@ -86,11 +86,11 @@ class Bulk:
         self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
-            count = self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms)
-            return _result(count, Counter(), dry_run=True, audit_id=None)
+            count = self._count(wanted)
+            return self._result(count, Counter(), dry_run=True, audit_id=None)
         found, missing = self._find(wanted)
         if dry_run:
-            return _result(len(found) + missing, Counter(), dry_run=True, audit_id=None)
+            return self._result(len(found) + missing, Counter(), dry_run=True, audit_id=None)
         self._check_due(plan, found)
         if self._audit.can_undo(audit_id):
             raise PartlyDone("an earlier attempt has made some or all changes", audit_id=audit_id)
@@ -103,7 +103,12 @@ class Bulk:
                 raise PartlyDone(told, audit_id=audit_id) from error
         if missing:
             answers[Answer.UNKNOWN.value] += missing
-        return _result(len(found) + missing, answers, dry_run=False, audit_id=entry.id)
+        return self._result(len(found) + missing, answers, dry_run=False, audit_id=entry.id)
+
+    def _result(self, *counted: Any, **more: Any) -> dict[str, Any]:
+        """The answer, and how many no filter sees, if there are any."""
+        later = self._operations.admin.later()
+        return _result(*counted, **more) | ({"later": later} if later else {})
 
     def _check_due(self, plan: Plan, found: Sequence[Schedule]) -> None:
         """Refuse, with BadTime, due times that are too far away."""
@@ -143,10 +148,15 @@ class Bulk:
             found = [one for one in got if one is not None and one.state is State.PENDING]
             return sorted(found, key=lambda one: (one.due_ms, one.id)), len(got) - len(found)
         if wanted.is_range:
-            self._bounded(self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms))
+            self._bounded(self._count(wanted))
         found = list(self._operations.admin.all(wanted, count_max=BULK_COUNT_MAX + 1))
         self._bounded(len(found))
         return found, 0
+
+    def _count(self, wanted: Filter) -> int:
+        """How many a filter that is a range selects."""
+        at = self._operations.admin
+        return at.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms, tag=wanted.tag)
 
     def _bounded(self, count: int) -> None:
         if count > BULK_COUNT_MAX:

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import msgspec
 
 from sendlater.dialects import duration_ms, instant_ms, names, share_of
+from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
 from sendlater.operations.arguments import plan_expiry
 from sendlater.server.plans import plan_in
 from sendlater.server.problems import Problem
-from sendlater.store import Filter
 
 DATETIME_MS_MAX = 253_402_300_799_999
 """Last instant of RFC 3339 (year 9999)."""
@@ -72,6 +72,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
     expires_after: int | float | str | None = None
     id: str | None = None
     partition: int | float | None = None
+    tags: list[str] | None = None
     only_if: str | None = None
     every: int | float | str | None = None
     cron: str | None = None
@@ -96,6 +97,7 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
             due_ms=due_ms,
             expiry=plan_expiry(self.expires, self.expires_after, due_ms=due_ms, now_ms=now_ms),
             plan=plan.text if plan else "",
+            tags=checked_tags(self.tags),
             record=Record(
                 topic=self.topic,
                 value=self._value(),
@@ -119,56 +121,6 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
         return raw
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """The pending schedules of a bulk change: a list of ids, a filter, or all of them."""
-
-    ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
-    due_from: str | None = None
-    due_to: str | None = None
-    id_prefix: str | None = None
-    topic: str | None = None
-    caller: str | None = None
-    all: bool = False
-
-    def filter(self, *, now_ms: int) -> Filter:
-        """The filter; due_to is not included. Raises BadTime."""
-        return to_filter(
-            due_from=self.due_from,
-            due_to=self.due_to,
-            id_prefix=self.id_prefix,
-            topic=self.topic,
-            caller=self.caller,
-            now_ms=now_ms,
-        )
-
-    def require_one(self) -> None:
-        """Raises BadRequest unless exactly one of the three is given: a filter left empty by
-        mistake would select everything."""
-        fields = (self.due_from, self.due_to, self.id_prefix, self.topic, self.caller)
-        if (self.ids is not None) + any(fields) + self.all != 1:
-            raise BadRequest(
-                'expected one of ids, "all": true, and a filter that is not empty: due_from, '
-                "due_to, id_prefix, topic, caller"
-            )
-
-
-class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):
-    """The body of POST /v1/schedules:cancel and :deliver-now."""
-
-    dry_run: bool = False
-
-
-class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
-    """The body of POST /v1/schedules:reschedule: one of shift, spread and the forms of When."""
-
-    dry_run: bool = False
-    shift: int | float | str | None = None
-    spread: int | float | str | None = None
-    due_at: str | None = None
-    due_ms: int | float | None = None
-    delay: int | float | str | None = None
-
-
 class Redrive(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /v1/records:redrive; places are partition/position."""
 
@@ -184,29 +136,6 @@ class Redrive(msgspec.Struct, forbid_unknown_fields=True):
 def is_topic(name: str) -> bool:
     """Whether Kafka allows the name."""
     return bool(re.fullmatch(names.TOPIC, name)) and name not in (".", "..")
-
-
-def to_filter(
-    *,
-    due_from: str | None,
-    due_to: str | None,
-    id_prefix: str | None,
-    topic: str | None,
-    now_ms: int,
-    caller: str | None = None,
-) -> Filter:
-    """A filter from texts; due_to is not included. Raises BadTime.
-
-    In a query string `+` means a space: `+15m` arrives as ` 15m`, and so does `+01:00`.
-    """
-    due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
-    return Filter(
-        from_ms=instant_ms(due_from, now_ms=now_ms) if due_from else 0,
-        to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,
-        id_prefix=(id_prefix or "").encode(errors="surrogateescape"),
-        topic=topic or "",
-        header=(names.CALLER_SERVICE, caller.encode(errors="surrogateescape")) if caller else None,
-    )
 
 
 def decode(kind: Any, body: bytes) -> Any:
@@ -318,6 +247,8 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
         shown["expires_after_ms"] = schedule.expiry.ms if schedule.expiry.after_due else None
     if schedule.plan:
         shown["plan"] = msgspec.json.decode(schedule.plan)
+    if schedule.tags:
+        shown["tags"] = schedule.tags
     if schedule.version:
         shown["version"] = schedule.version
     if origin:

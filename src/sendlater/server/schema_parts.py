@@ -4,7 +4,8 @@ from typing import Any
 
 from sendlater.dialects.names import CONDITION, TOPIC
 from sendlater.dialects.recurrence import MISSED
-from sendlater.limits import BULK_IDS_MAX
+from sendlater.dialects.tags import TAG as TAG_PATTERN
+from sendlater.limits import BULK_IDS_MAX, TAGS_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, State
 
 Json = dict[str, Any]
@@ -57,6 +58,15 @@ EXPIRY: Json = {
 EXPIRY_SHOWN: Json = {
     "expires_ms": {**MS, "description": "Only if there is an expiry."},
     "expires_after_ms": or_null("integer", description="If it counts from the due time."),
+}
+TAG: Json = {"type": "string", "pattern": f"^{TAG_PATTERN}$"}
+TAGS: Json = {
+    "tags": {
+        "type": ["array", "null"],
+        "items": TAG,
+        "maxItems": TAGS_COUNT_MAX,
+        "description": "It can be listed, cancelled and moved by each of them.",
+    }
 }
 ONLY_IF: Json = {
     "only_if": or_null(
@@ -152,6 +162,7 @@ SELECTION: Json = {
     "due_to": or_null("string", description="Not included."),
     "id_prefix": or_null("string"),
     "topic": or_null("string"),
+    "tag": {**TAG, "type": ["string", "null"], "description": "One of its tags."},
     "caller": or_null("string", description="Value of header CALLER_SERVICE."),
     "all": {
         "type": "boolean",
@@ -186,6 +197,22 @@ RECORD: Json = {
     "value": '{"order": 7}',
     "headers": [["sendlater-rejected", "no-time"]],
 }
+BULK: Json = object_of(
+    ["matched", "changed", "answers", "dry_run", "audit_id"],
+    example={
+        "matched": 12000,
+        "changed": 12000,
+        "answers": {"cancelled": 12000},
+        "dry_run": False,
+        "audit_id": "01KAJ6",
+    },
+    matched=COUNT,
+    changed=COUNT,
+    answers={"type": "object", "additionalProperties": COUNT},
+    dry_run={"type": "boolean"},
+    audit_id=or_null("string", description="For undo."),
+    later={**COUNT, "description": "Due beyond the horizon of a journal: no filter sees these."},
+)
 
 TREND = object_of(
     ["at_ms", "late_p99_ms", "delivered_per_s", "pending", "overdue"],

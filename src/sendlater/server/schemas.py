@@ -4,6 +4,7 @@ from sendlater.limits import BULK_IDS_MAX, ID_BYTES_MAX
 from sendlater.model import State
 from sendlater.server.schema_parts import (
     BASE64,
+    BULK,
     COUNT,
     EXPIRY,
     EXPIRY_SHOWN,
@@ -19,6 +20,7 @@ from sendlater.server.schema_parts import (
     SPAN,
     SPAN_OR_NULL,
     STANDING,
+    TAGS,
     TEXT,
     TOPIC_NAME,
     TREND,
@@ -70,7 +72,7 @@ SCHEMAS: dict[str, Json] = {
         ),
         partition=or_null("integer", minimum=0, maximum=2**31 - 1),
         spread={**SPAN_OR_NULL, "description": "Moves the due time by a part; the id decides it."},
-        **(EXPIRY | WHEN | RECURRENCE | ONLY_IF),
+        **(EXPIRY | WHEN | RECURRENCE | TAGS | ONLY_IF),
     )
     | one_of(*WHEN, "every", "cron"),
     "NewTime": object_of(example={"delay": "2h"}, **WHEN) | one_of(*WHEN),
@@ -86,7 +88,7 @@ SCHEMAS: dict[str, Json] = {
         partition=or_null("integer"),
         value_bytes=COUNT,
         **EXPIRY_SHOWN,
-        plan=PLAN_SHOWN,
+        **({"plan": PLAN_SHOWN} | TAGS),
         version={**TEXT, "description": "New after every change; the ETag."},
         caller=TEXT,
         origin=object_of(
@@ -145,21 +147,7 @@ SCHEMAS: dict[str, Json] = {
         **SELECTION,
     )
     | one_of("shift", "spread", *WHEN),
-    "Bulk": object_of(
-        ["matched", "changed", "answers", "dry_run", "audit_id"],
-        example={
-            "matched": 12000,
-            "changed": 12000,
-            "answers": {"cancelled": 12000},
-            "dry_run": False,
-            "audit_id": "01KAJ6",
-        },
-        matched=COUNT,
-        changed=COUNT,
-        answers={"type": "object", "additionalProperties": COUNT},
-        dry_run={"type": "boolean"},
-        audit_id=or_null("string", description="For undo."),
-    ),
+    "Bulk": BULK,
     "Stats": {
         "type": "object",
         "description": "Current counts, recent rates, and why something is late.",

@@ -63,11 +63,15 @@ def filler(count: int) -> pa.RecordBatch:
 
 
 def unpack_columns(packed: Sequence[bytes]) -> list[Sequence[Any]]:
-    """Rows of the scripts as columns: due_ms, then the ten fields of the record. Topics are bytes;
-    names of headers are text or bytes. Headers of a row that expires end with the header that tells
-    its receiver."""
+    """Rows of the scripts as columns: due_ms, then ten fields of the record (no tags: nothing that
+    is delivered tells them). Topics are bytes; names of headers are text or bytes. Headers of a row
+    that expires end with the header that tells its receiver."""
     stream = unpack_many(packed)
-    columns = list(zip(*stream[1::2], strict=True))
+    try:
+        columns = list(zip(*stream[1::2], strict=True))
+    except ValueError:  # some have tags, a field before all others
+        columns = list(zip(*(row[-FIELDS:] for row in stream[1::2]), strict=True))
+    columns = columns[-FIELDS:]
     assert len(columns) == FIELDS, len(columns)
     topics, partitions, keys, values, headers, kinds, origins, *place = columns
     if max(kinds) >= EXPIRES:

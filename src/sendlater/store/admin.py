@@ -55,10 +55,11 @@ class Filter:
     id_prefix: bytes = b""
     topic: str = ""
     header: tuple[str, bytes] | None = None
+    tag: str = ""
 
     @property
     def is_range(self) -> bool:
-        """Whether it can be counted without reading schedules."""
+        """Whether it can be counted without reading schedules: by due time and tag only."""
         return not self.id_prefix and not self.topic and not self.header
 
     def passes(self, row: Schedule) -> bool:
@@ -69,6 +70,7 @@ class Filter:
             and row.id.startswith(self.id_prefix)
             and self.topic in ("", row.record.topic)
             and (self.header is None or self.header in row.record.headers)
+            and (not self.tag or self.tag in row.tags)
         )
 
 
@@ -129,6 +131,7 @@ class Admin:
                 id_prefix=wanted.id_prefix,
                 topic=wanted.topic,
                 header=wanted.header,
+                tag=wanted.tag,
                 backwards=backwards,
             )
             rows += found
@@ -175,14 +178,21 @@ class Admin:
                 for found, packed in shard.client.hscan_iter(shard._batch_key(name), count=1_000):
                     yield unpack(found, packed, state=State.CLAIMED)
 
-    def count(self, *, from_ms: int = 0, to_ms: int | None = None) -> int:
-        """How many are due within [from_ms, to_ms], without reading them."""
+    def count(self, *, from_ms: int = 0, to_ms: int | None = None, tag: str = "") -> int:
+        """How many (of those with a tag) are due within [from_ms, to_ms], without reading them."""
         high = "+inf" if to_ms is None else to_ms
         with answering():
             return sum(
-                int(shard.client.zcount(shard.keys["due"], from_ms, high))
+                int(shard.client.zcount(shard.due_key(tag), from_ms, high))
                 for shard in self.pending.shards
             )
+
+    def later(self) -> int:
+        """How many are due beyond the horizon of journals, in no filter's sight; approximate."""
+        names = ("later", "later_since")
+        with answering():
+            told = [s.client.hmget(s.keys["state"], names) for s in self.pending.shards]
+        return sum(int(number or 0) for pair in told for number in pair)
 
     def timeline(self, edges_ms: Sequence[int]) -> Timeline:
         """Counts by due time and target topic: O(log n) per edge, however many are pending."""

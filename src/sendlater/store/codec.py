@@ -3,7 +3,9 @@
 The array is [topic, partition, key, value, headers, kind, origin topic, origin partition,
 position, timestamp_ms]; headers are null or flat [name, value, name, value, ...]; the kind is the
 dialect's number, in higher bits with the expiry if there is one; of what recurs, the first header
-is the plan. Topics and names of headers are text if intake wrote them, bytes if a client did. Such
+is the plan. What has tags has one more field before all others: the tags as bytes, with commas
+between them. So the first byte says whether there are tags, and scripts find them without reading
+the payload. Topics and names of headers are text if intake wrote them, bytes if a client did. Such
 pairs of values make a stream, so that one call unpacks any number of schedules.
 """
 
@@ -26,6 +28,8 @@ number, so that schedules with neither cost nothing more."""
 PLAN = b"sendlater-plan"
 """Name of the header that is a plan."""
 FIELDS = 10
+"""Of a schedule without tags; with tags there is one more."""
+BETWEEN_TAGS = ","
 
 VERSION_CHARS = 16
 """Length of a schedule's version, the start of a digest in hexadecimal."""
@@ -80,8 +84,10 @@ def pack(schedule: Schedule) -> bytes:
     flat = [part for name, value in record.headers for part in (name.encode(), value)]
     if schedule.plan:
         flat = [PLAN, schedule.plan.encode(), *flat]
+    tags = (BETWEEN_TAGS.join(schedule.tags).encode(),) if schedule.tags else ()
     return pack_fields(
         (
+            *tags,
             record.topic.encode(),
             record.partition,
             record.key,
@@ -98,8 +104,8 @@ def pack(schedule: Schedule) -> bytes:
 
 def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     """The same for a decoded row: topic, partition, key, value, headers as structs (or null),
-    dialect, expires_ms, expires_after_ms, and the four columns of its origin."""
-    topic, partition, key, value, headers, dialect, at_ms, after_ms, *origin = row
+    dialect, expires_ms, expires_after_ms, tags (or null), and the four columns of its origin."""
+    topic, partition, key, value, headers, dialect, at_ms, after_ms, tags, *origin = row
     flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
     if plan:
         flat = [PLAN, plan.encode(), *(flat or ())]
@@ -109,13 +115,13 @@ def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     elif after_ms is not None:
         expiry = Expiry(after_ms, after_due=True)
     kind = kind_of(dialect, expiry, recurs=bool(plan))
-    return pack_fields((topic, partition, key, value, flat, kind, *origin))
+    fields = (topic, partition, key, value, flat, kind, *origin)
+    return pack_fields((tags.encode(), *fields) if tags else fields)
 
 
 def written_topics(topic: str) -> tuple[bytes, bytes]:
-    """The two ways a packed record with this topic can begin: as text, or as bytes."""
-    start = bytes([0x90 + FIELDS])
-    return start + msgspec.msgpack.encode(topic), start + msgspec.msgpack.encode(topic.encode())
+    """The two ways a topic can be written in a packed record: as text, or as bytes."""
+    return msgspec.msgpack.encode(topic), msgspec.msgpack.encode(topic.encode())
 
 
 def version_of(schedule: Schedule) -> str:
@@ -130,6 +136,7 @@ def _version(packed: bytes) -> str:
 def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
     """The schedule of one row as the scripts return it."""
     due_ms, fields = unpack_many([packed])
+    tags = tuple(fields.pop(0).decode().split(BETWEEN_TAGS)) if len(fields) > FIELDS else ()
     topic, partition, key, value, flat, kind, from_topic, from_partition, position, at = fields
     plan = ""
     if kind & RECURS:
@@ -147,6 +154,7 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         dialect=dialect_of(kind).decode(),
         expiry=expiry_of(kind),
         plan=plan,
+        tags=tags,
         origin=Origin(
             topic=as_text(from_topic),
             partition=from_partition,

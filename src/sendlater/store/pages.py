@@ -29,18 +29,20 @@ def look(
     id_prefix: bytes = b"",
     topic: str = "",
     header: tuple[str, bytes] | None = None,
+    tag: str = "",
     backwards: bool = False,
 ) -> tuple[list[Schedule], Place | None]:
     """Pending schedules that pass the filter, in due order, and where the next page begins.
 
     `header` is compared with the first value of that name that is not empty. `backwards` begins
-    with the last schedule. At most PAGE_LOOK_MAX are read: a short page may not be the last.
+    with the last schedule. With `tag` only those that have it are looked at. At most PAGE_LOOK_MAX
+    are read: a short page may not be the last.
     """
     assert 0 < count_max <= PAGE_COUNT_MAX, count_max
     topics = written_topics(topic) if topic else (b"", b"")
     place_ms, place_id, *rows = script("page")(
         shard.client,
-        due=shard.keys["due"],
+        due=shard.due_key(tag),
         record=shard.keys["record"],
         from_ms=from_ms,
         to_ms="+inf" if to_ms is None else to_ms,

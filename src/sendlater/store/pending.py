@@ -1,9 +1,10 @@
 """The pending store: schedules wait here, in Redis, sharded by id.
 
 A shard is a handful of keys with one hash tag, so that each verb is one atomic script on one node:
-`due` (sorted set id -> due_ms), `record` (hash id -> record), `seen` (hash inbox/partition -> next
-position to read), `state` (hash: owner, runs, counters), `wake` (stream that waiting tasks watch),
-`batches` (hash batch -> lane) and one hash per batch, `aside` (rows whose target must be checked),
+`due` (sorted set id -> due_ms, and beside it one for each tag: see scripts.py), `record` (hash
+id -> record), `seen` (hash inbox/partition -> next position to read), `state` (hash: owner, runs,
+counters), `wake` (stream that waiting tasks watch), `batches` (hash batch -> lane) and one hash per
+batch, `aside` (rows whose target must be checked),
 `targets` (hash topic -> model.Target), `wanted` (targets not checked yet),
 `batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
@@ -250,10 +251,12 @@ class Pending:
         from_ms: int = 0,
         to_ms: int | None = None,
         after: tuple[int, bytes] | None = None,
+        tag: str = "",
     ) -> list[Schedule]:
-        """Pending schedules in order of due time and id; `after` is the last one of a page."""
+        """Pending schedules (of those with a tag) in order of due time and id; `after` is the last
+        one of a page."""
         pages = [
-            look(shard, count_max=count_max, from_ms=from_ms, to_ms=to_ms, after=after)[0]
+            look(shard, count_max=count_max, from_ms=from_ms, to_ms=to_ms, after=after, tag=tag)[0]
             for shard in self.shards
         ]
         return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))

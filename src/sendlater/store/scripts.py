@@ -3,7 +3,7 @@
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
-`uses: holds` decides conditions.
+`uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ from sendlater.store.codec import VERSION_CHARS
 
 _HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
 _OWNED = (
-    "local standing_owner = redis.call('HGET', state, 'owner') or '0'; "
+    "local of_shard = redis.call('HMGET', state, 'owner', 'tagged'); "
+    "local standing_owner, has_tags = of_shard[1] or '0', of_shard[2]; "
     "if owner ~= '' and owner ~= standing_owner then return redis.error_reply("
     "(tonumber(owner) > tonumber(standing_owner) and 'BEHIND' or 'FENCED') .. "
     "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
@@ -43,6 +44,36 @@ _HOLDS = (
 )
 """Whether a condition (see `operations.conditions`) holds for a schedule that is due at due_ms.
 `stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row."""
+
+_TAGS = (
+    # The tags of a packed record that begins at `at`, and where its topic begins; see codec.py.
+    "local function tags_of(packed, at) "
+    "if string.byte(packed, at) ~= 155 then return nil, at + 1 end "
+    "local head, high, low = string.byte(packed, at + 1, at + 3) "
+    "local first = at + (head == 196 and 3 or 4) "
+    "local after = first + (head == 196 and high or high * 256 + low) "
+    "return string.sub(packed, first, after - 1), after end "
+    # A schedule comes to `due` with these tags (nil: none), or gets another due time there.
+    "local function index(id, due_ms, tags) if not tags then return end "
+    "if not has_tags then redis.call('HSET', state, 'tagged', 1); has_tags = true end "
+    "redis.call('HSET', due .. ':tags', id, tags) "
+    "for tag in string.gmatch(tags, '[^,]+') do "
+    "redis.call('ZADD', due .. ':tag:' .. tag, due_ms, id) end end "
+    # Schedules leave `due`: id -> tags of those that have some.
+    "local function unindex(rows) local ids, by_tag = {}, {} "
+    "for id, tags in pairs(rows) do ids[#ids + 1] = id; "
+    "for tag in string.gmatch(tags, '[^,]+') do local some = by_tag[tag] or {}; "
+    "some[#some + 1] = id; by_tag[tag] = some end end "
+    "if #ids > 0 then redis.call('HDEL', due .. ':tags', unpack(ids)) end "
+    "for tag, some in pairs(by_tag) do "
+    "redis.call('ZREM', due .. ':tag:' .. tag, unpack(some)) end end "
+    # The same where the record is not at hand. No command where no schedule has ever had tags.
+    "local function untag(id) "
+    "unindex({[id] = has_tags and redis.call('HGET', due .. ':tags', id) or nil}) end"
+)
+"""The index of tags: per tag a sorted set beside `due`, which holds what is in `due` and has the
+tag; and a hash id -> tags, so that a schedule leaves the index without its record being read. All
+of it changes in the step in which `due` does."""
 
 
 class LaneEnded(Fenced):
@@ -80,10 +111,15 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
-        if declared.get("uses") == "holds":
+        uses = declared.get("uses", "").split()
+        if "holds" in uses:
             lines.append(_HOLDS)
         if "state" in self.keys and "owner" in self.args:
             lines.append(_OWNED)
+        elif "tags" in uses:  # without `state` it only moves what has been indexed
+            lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
+        if "tags" in uses:
+            lines.append(_TAGS)
         if declared.get("full") == "goes on":
             lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.

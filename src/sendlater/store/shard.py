@@ -75,6 +75,10 @@ class Shard:
     def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}
 
+    def due_key(self, tag: str = "") -> str:
+        """The sorted set id -> due_ms of what is pending, or of what of it has this tag."""
+        return f"{self.keys['due']}:tag:{tag}" if tag else self.keys["due"]
+
     def _all(self, name: str) -> dict[bytes, bytes]:
         with answering():
             found: dict[bytes, bytes] = self.client.hgetall(self.keys[name])

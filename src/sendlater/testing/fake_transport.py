@@ -14,8 +14,9 @@ from sendlater.dialects.recurrence import occurrence, read_text, step
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import Cancelled, Moved, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
-from sendlater.operations.arguments import Query, from_cursor, to_cursor, to_id
+from sendlater.operations.arguments import to_id
 from sendlater.operations.conditions import condition_failed
+from sendlater.operations.queries import Query, from_cursor, to_cursor
 from sendlater.operations.transport import Done, Matched
 from sendlater.testing.fake_topics import FakeTopics
 
@@ -174,7 +175,7 @@ class FakeTransport:
 
 
 def _versioned(schedule: Schedule) -> Schedule:
-    told = repr((schedule.due_ms, schedule.record, schedule.expiry))
+    told = repr((schedule.due_ms, schedule.record, schedule.expiry, schedule.tags))
     version = hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()[:16]
     return replace(schedule, version=version)
 
@@ -204,6 +205,7 @@ def _passes(query: Query) -> Callable[[Schedule], bool]:
             and schedule.id.startswith(query.id_prefix)
             and query.topic in (None, schedule.record.topic)
             and (caller is None or caller in schedule.record.headers)
+            and (query.tag is None or query.tag in schedule.tags)
         )
 
     return passes

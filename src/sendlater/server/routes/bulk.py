@@ -13,6 +13,7 @@ from sendlater.server.bulk_changes import Plan, plan_move
 from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import IDEMPOTENCY_KEY, documented
 from sendlater.server.routes.schedules import JSON, answer, server_state
+from sendlater.server.selections import BulkCancel, BulkMove
 from sendlater.store import Filter
 
 router = APIRouter()
@@ -59,7 +60,7 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
 async def bulk_cancel(request: Request) -> Response:
     """Cancels all that match, up to 100,000; with dry_run it only counts them. To cancel everything
     takes `all`. If it stops in the middle (503), `audit_id` names the entry that can undo it."""
-    return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("cancel"))
+    return await _bulk(request, BulkCancel, lambda _given, _now: Plan("cancel"))
 
 
 @router.post(
@@ -74,7 +75,7 @@ async def bulk_cancel(request: Request) -> Response:
 )
 async def bulk_deliver_now(request: Request) -> Response:
     """Changes all that match, up to 100,000 (everything takes `all`); this cannot be undone."""
-    return await _bulk(request, wire.BulkCancel, lambda _given, _now: Plan("deliver-now"))
+    return await _bulk(request, BulkCancel, lambda _given, _now: Plan("deliver-now"))
 
 
 @router.post(
@@ -89,9 +90,7 @@ async def bulk_deliver_now(request: Request) -> Response:
 )
 async def bulk_move(request: Request) -> Response:
     """Shifts all by a span, spreads them evenly over a span, or moves all to one time."""
-    return await _bulk(
-        request, wire.BulkMove, lambda given, now_ms: plan_move(given, now_ms=now_ms)
-    )
+    return await _bulk(request, BulkMove, lambda given, now_ms: plan_move(given, now_ms=now_ms))
 
 
 @router.get(

@@ -15,6 +15,7 @@ from sendlater.server.auth import Role, require
 from sendlater.server.live_statistics import predicted_late_ms
 from sendlater.server.openapi import documented
 from sendlater.server.routes.schedules import answer, server_state
+from sendlater.server.selections import to_filter
 
 router = APIRouter()
 
@@ -48,7 +49,7 @@ def histogram(
     require(request.scope, Role.READ)
     at = server_state(request)
     now_ms, admin = at.clock.now_ms(), at.operations.admin
-    wanted = wire.to_filter(
+    wanted = to_filter(
         due_from=due_from or "+0", due_to=due_to, id_prefix=None, topic=None, now_ms=now_ms
     )
     last_ms = wanted.to_ms if wanted.to_ms is not None else admin.last_due_ms()

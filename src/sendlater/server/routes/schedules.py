@@ -12,8 +12,8 @@ from starlette.responses import Response
 from sendlater.errors import BadRequest
 from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
 from sendlater.model import Schedule
-from sendlater.operations.arguments import from_cursor, to_cursor
 from sendlater.operations.create_if import create_if
+from sendlater.operations.queries import from_cursor, to_cursor
 from sendlater.operations.schedules import Changed
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Identity, Role, require
@@ -28,6 +28,7 @@ from sendlater.server.openapi import (
     documented,
 )
 from sendlater.server.problems import Problem, as_problem
+from sendlater.server.selections import to_filter
 from sendlater.server.state import ServerState
 from sendlater.store import Answer
 from sendlater.store.codec import VERSION_CHARS
@@ -162,6 +163,7 @@ async def page(
     due_to: str | None = Query(None, description="The same; not included."),
     id_prefix: str | None = Query(None),
     topic: str | None = Query(None),
+    tag: str | None = Query(None, description="One of its tags."),
     caller: str | None = Query(None, description="Value of header CALLER_SERVICE."),
     state: Literal["pending", "claimed"] = Query(
         "pending", description="claimed: being delivered; one page only."
@@ -179,11 +181,12 @@ async def page(
     """
     who = require(request.scope, Role.READ)
     at = server_state(request)
-    wanted = wire.to_filter(
+    wanted = to_filter(
         due_from=due_from,
         due_to=due_to,
         id_prefix=id_prefix,
         topic=topic,
+        tag=tag,
         caller=caller,
         now_ms=at.clock.now_ms(),
     )

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import (
+    ArrayType,
     ByteType,
     DataType,
     DecimalType,
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
 
 from sendlater.clock import SystemClock
 from sendlater.dialects import duration_ms, instant_ms, share_of
+from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest
 from sendlater.model import Expiry, Record, Schedule
 from sendlater.operations.arguments import checked_expiry
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 OPTIONS = ("topic", "delay", "due", "inbox")
 COLUMNS = (
     *("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay"),
-    *("spread", "expires", "expires_after"),
+    *("spread", "expires", "expires_after", "tags"),
 )
 TIMES = ("due_ms", "due", "delay")
 """The first of these columns that is not null in a row decides; then the options due, delay."""
@@ -108,6 +110,7 @@ class _Scheduling:
             id=schedule_id,
             due_ms=due_ms,
             expiry=_expiry(row, due_ms, now_ms),
+            tags=checked_tags(row.get("tags")),
             record=Record(
                 topic=topic,
                 value=value,
@@ -187,6 +190,7 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         "due_ms": (LongType,),
         "topic": (StringType,),
         "partition": (IntegerType,),
+        "tags": (ArrayType,),
     }.items():
         found = schema[name].dataType if name in names else None
         if found is not None and not isinstance(found, kinds):

@@ -107,7 +107,7 @@ class ParkTask:
         """Gather one Arrow batch; write calls that are full, and everything at a marker."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards, changes = columns
-        if WARM_UP not in fields[9]:
+        if WARM_UP not in fields[10]:
             self._want(fields[0])
         if self.spans:
             pairs = ([(h["key"], h["value"]) for h in row or ()] for row in fields[4])

@@ -51,7 +51,7 @@ def read_plan(
             *headers,
             *({"key": n, "value": v.encode(errors="replace")} for n, v in told.items()),
         ]
-        rejected = (rejected_topic, None, schedule_id, value, kept, "rejected", None, None)
+        rejected = (rejected_topic, None, schedule_id, value, kept, "rejected", None, None, None)
         id = place.replace("/", "-").encode()
         return Parked(id, max(stamp_ms, 0), None, (*rejected, *row[-4:]), "")
     removed = names.STALE if keep_input_headers else names.CONTROL

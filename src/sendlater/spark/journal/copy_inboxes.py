@@ -197,6 +197,7 @@ class Copier:
         expires = pair(names.EXPIRES, decimal_text("expires_ms"))
         seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
         expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
+        tags = pair(names.TAGS, "tags")
         none = f"slice(array({control[0]}), 1, 0)"
         journal = F.create_map(*(F.lit(part) for pairs in self._journals.items() for part in pairs))
         return records.selectExpr(
@@ -206,7 +207,8 @@ class Copier:
             if(key IS NULL, {none}, array({pair(names.TARGET_KEY, "key")})),
             if(partition IS NULL, {none}, array({partition})),
             if(expires_ms IS NULL, {none}, array({expires})),
-            if(expires_after_ms IS NULL, {none}, array({expires_after}))
+            if(expires_after_ms IS NULL, {none}, array({expires_after})),
+            if(tags IS NULL, {none}, array({tags}))
             ) AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),

@@ -23,8 +23,8 @@ from sendlater.model import Record, Schedule, State
 from sendlater.store import Pending
 from sendlater.store.codec import FIELDS, unpack, with_due
 
-PACKED = bytes([0x90 + FIELDS])
-"""First byte of a packed record; no topic name begins so."""
+PACKED = range(0x90 + FIELDS, 0x90 + FIELDS + 2)
+"""First byte of a packed record, without and with tags; no topic name begins so."""
 FLUSH_S = 30.0
 """Longest wait for the broker's acknowledgements."""
 
@@ -79,7 +79,7 @@ def bury_surplus(settings: Settings, pending: Pending) -> int:
 
 def _version(schedule_id: bytes, kept: bytes) -> str:
     """The version of a surplus copy: stored as text, or the origin of a change's stored copy."""
-    if kept[:1] != PACKED:
+    if kept[0] not in PACKED:
         return kept.decode()
     origin = unpack(schedule_id, with_due(0, kept)).origin
     assert origin is not None, "copies are read from journals"

@@ -2,6 +2,7 @@
 --
 -- keys: due record state batches aside
 -- args: id version
+-- uses: tags
 -- full: goes on
 -- returns: cancelled, delivering (claimed already, too late), unknown, or changed when `version` is
 --          given and is not the schedule's
@@ -13,7 +14,9 @@ if packed then
     if version ~= '' and string.sub(redis.sha1hex(packed), 1, #version) ~= version then
         return 'changed'
     end
-    redis.call('ZREM', due, id)
+    if redis.call('ZREM', due, id) == 1 then
+        unindex({[id] = tags_of(packed, 10)})
+    end
     redis.call('HDEL', record, id)
     redis.call('HDEL', aside, id)
     redis.call('HINCRBY', state, 'cancelled', 1)

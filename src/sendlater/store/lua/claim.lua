@@ -2,6 +2,7 @@
 --
 -- keys: due record state batches batch
 -- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
+-- uses: tags
 -- full: goes on
 -- returns: {id, packed, id, packed, ..., next}, where packed is a msgpack uint64 due_ms and the record,
 --          and next is the due_ms of what is pending now ('' when nothing is);
@@ -43,7 +44,7 @@ if #ids == 0 then
 end
 -- In steps: a thousand large records must not be in memory at once.
 local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
-local rows, names = {}, {}
+local rows, names, with_tags = {}, {}, {}
 for first = 1, #ids, 2 * step do
     local some = {}
     for i = first, math.min(first + 2 * step, #ids) - 1, 2 do
@@ -58,6 +59,9 @@ for first = 1, #ids, 2 * step do
         end
         missed = missed + (due_ms < late_ms and 1 or 0)
         names[#names + 1] = some[i]
+        if string.byte(records[i]) == 155 then
+            with_tags[some[i]] = tags_of(records[i], 1)
+        end
         rows[#rows + 1] = some[i]
         rows[#rows + 1] = '\207' .. struct.pack('>I8', due_ms) .. records[i]
     end
@@ -67,6 +71,7 @@ for first = 1, #ids, 2 * step do
 end
 redis.call('ZREM', due, unpack(names))
 redis.call('HDEL', record, unpack(names))
+unindex(with_tags)
 redis.call('HSET', batch, unpack(rows))
 redis.call('HSET', batches, name, lane)
 if missed > 0 then

@@ -2,6 +2,7 @@
 --
 -- keys: due record state wake batch
 -- args: owner
+-- uses: tags
 -- rest: id, id of the schedule instead ('': none), its due_ms, its record, id, ...
 -- full: goes on
 -- returns: how many rows had expired
@@ -18,6 +19,7 @@ for i = rest, #ARGV, 4 do
             count = count + 1
             if ARGV[i + 1] ~= '' and redis.call('ZADD', due, 'NX', ARGV[i + 2], ARGV[i + 1]) == 1 then
                 redis.call('HSET', record, ARGV[i + 1], ARGV[i + 3])
+                index(ARGV[i + 1], ARGV[i + 2], (tags_of(ARGV[i + 3], 1)))
                 redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', ARGV[i + 2])
             end
         end

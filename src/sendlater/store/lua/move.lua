@@ -2,6 +2,7 @@
 --
 -- keys: due record wake batches changes tally aside
 -- args: id due_ms:number version change now_ms:number keep_ms:number changes_max:number
+-- uses: tags
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, or {'busy'} when too many changes wait for their copies
 --
@@ -37,6 +38,7 @@ if set_aside then
 else
     local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
     redis.call('ZADD', due, due_ms, id)
+    index(id, due_ms, (tags_of(packed, 1)))
     if due_ms < head then
         redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
     end

@@ -2,13 +2,15 @@
 --
 -- keys: due record
 -- args: from_ms to_ms after_ms after_id count_max:number look_max:number id_prefix topic_a topic_b header_name header_value backwards
+-- uses: tags
 -- returns: {place_ms, place_id, id, packed, id, packed, ...}, packed as in claim; the place is where
 --          the next page begins, empty at the end of the range
 --
 -- A binary search over ranks finds the place, because a million ids may have the same due time; they
 -- are ordered by bytes. An empty after_ms starts at from_ms, or at to_ms if `backwards` is not empty.
 -- Looks at look_max rows at most.
--- A packed record begins with its topic: topic_a and topic_b are the two ways it may be written.
+-- A packed record begins with its topic, after its tags: topic_a and topic_b are the two ways it may
+-- be written. For one tag, `due` is that tag's own sorted set.
 -- A header's value follows its name after a msgpack head of one to five bytes. Only the beginning of
 -- the value is compared here; the caller compares all of it.
 
@@ -71,8 +73,9 @@ for i = at, last, step do
     local id = rows[i]
     if string.sub(id, 1, #id_prefix) == id_prefix then
         local packed = redis.call('HGET', record, id)
-        if (topic_a == '' or string.sub(packed, 1, #topic_a) == topic_a
-            or string.sub(packed, 1, #topic_b) == topic_b)
+        local _, at = tags_of(packed, 1)
+        if (topic_a == '' or string.sub(packed, at, at + #topic_a - 1) == topic_a
+            or string.sub(packed, at, at + #topic_b - 1) == topic_b)
             and (header_name == '' or has_header(packed)) then
             found[#found + 1] = id
             found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1])) .. packed

@@ -2,7 +2,7 @@
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
 -- args: owner journal rejected_count:number sources:number
--- uses: holds
+-- uses: holds tags
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
@@ -91,12 +91,37 @@ local function overtake(id)
     end
 end
 
+local with_tags = {}
 local function write()
     if #scores > 0 then
-        added = added + redis.call('ZADD', due, unpack(scores))
+        local new = redis.call('ZADD', due, unpack(scores))
+        if has_tags and 2 * new < #scores then
+            local ids, stood = {}, {}
+            for i = 2, #scores, 2 do
+                ids[#ids + 1] = scores[i]
+            end
+            for i, tags in ipairs(redis.call('HMGET', due .. ':tags', unpack(ids))) do
+                if tags then
+                    stood[ids[i]] = tags
+                end
+            end
+            unindex(stood)
+        end
         redis.call('HSET', record, unpack(records))
-        scores, records = {}, {}
+        for id, row in pairs(with_tags) do
+            index(id, row[1], row[2])
+        end
+        added, scores, records, with_tags = added + new, {}, {}, {}
     end
+end
+
+local function take_out(id)
+    local gone = redis.call('ZREM', due, id)
+    if gone == 1 then
+        untag(id)
+    end
+    redis.call('HDEL', record, id)
+    return gone
 end
 
 -- The value of a msgpack integer that is not negative, and where it ends (cmsgpack cannot read what
@@ -175,8 +200,11 @@ for i = first, #ARGV, 3 do
         if journal ~= '' and due_ms ~= '' then
             -- Its tombstone must name this copy, or the copy would stay on the journal forever.
             write()
-            if redis.call('ZSCORE', due, id) then
+            local score = redis.call('ZSCORE', due, id)
+            if score then
                 redis.call('HSET', record, id, ARGV[i + 2])
+                untag(id)
+                index(id, score, (tags_of(ARGV[i + 2], 1)))
             else
                 redis.call('HSET', surplus, id, ARGV[i + 2])
             end
@@ -189,8 +217,7 @@ for i = first, #ARGV, 3 do
             -- On the journal this tombstone follows what stands, so compaction would remove that.
             redis.call('SADD', overtaken, id)
         else
-            local gone = redis.call('ZREM', due, id) + redis.call('HDEL', aside, id)
-            redis.call('HDEL', record, id)
+            local gone = take_out(id) + redis.call('HDEL', aside, id)
             cancelled = cancelled + math.min(gone, 1)
             if ARGV[i + 2] == '' then
                 overtake(id)
@@ -199,8 +226,7 @@ for i = first, #ARGV, 3 do
     elseif tonumber(due_ms) > horizon and not claimed[id] then
         write()
         overtake(id)
-        redis.call('ZREM', due, id)
-        redis.call('HDEL', record, id)
+        take_out(id)
         later = later + 1
         if planning then
             -- A step that is tried again reads further, and finds this version on the journal.
@@ -211,6 +237,11 @@ for i = first, #ARGV, 3 do
         overtake(id)
         scores[#scores + 1], scores[#scores + 2] = due_ms, id
         records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
+        if string.byte(ARGV[i + 2]) == 155 then
+            with_tags[id] = {due_ms, (tags_of(ARGV[i + 2], 1))}
+        elseif with_tags[id] then
+            with_tags[id] = nil
+        end
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1
     end

@@ -2,6 +2,7 @@
 --
 -- keys: due record state wake touched beyond
 -- args: owner rejected_count:number
+-- uses: tags
 -- rest: id due_ms record version, id due_ms record version, ...
 -- returns: how many rows were written
 --
@@ -18,6 +19,7 @@ for i = rest, #ARGV, 4 do
         + redis.call('SISMEMBER', beyond, id)
     if known == 0 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
         redis.call('HSET', record, id, ARGV[i + 2])
+        index(id, due_ms, (tags_of(ARGV[i + 2], 1)))
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1
     end

@@ -2,7 +2,7 @@
 --
 -- keys: due record state wake batches changes aside
 -- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: holds
+-- uses: holds tags
 -- full: refuses
 -- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved
 --          (somebody else is creating it), or busy when too many changes wait for their copies;
@@ -49,6 +49,10 @@ redis.call('HDEL', aside, id)
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local added = redis.call('ZADD', due, due_ms, id)
 redis.call('HSET', record, id, packed_record)
+if score then
+    unindex({[id] = tags_of(packed, 10)})
+end
+index(id, due_ms, (tags_of(packed_record, 1)))
 if due_ms < head then
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
 end

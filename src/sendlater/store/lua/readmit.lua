@@ -2,6 +2,7 @@
 --
 -- keys: due record aside wake state
 -- args: owner aside_id version id due_ms:number packed_record rejected_count:number
+-- uses: tags
 -- full: goes on
 -- returns: 1, or 0 when the row set aside is gone or has changed
 --
@@ -15,6 +16,7 @@ end
 redis.call('HDEL', aside, aside_id)
 if redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
     redis.call('HSET', record, id, packed_record)
+    index(id, due_ms, (tags_of(packed_record, 1)))
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
 end
 if rejected_count > 0 then

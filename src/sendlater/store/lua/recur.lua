@@ -3,6 +3,7 @@
 --
 -- keys: due record state batches wake batch
 -- args: owner name attempt
+-- uses: tags
 -- rest: id, id of the occurrence ('': none), the occurrence with its due_ms, next due_ms ('': it does
 --       not come again), its record then; id, ...
 -- full: goes on
@@ -30,6 +31,7 @@ for i = rest, #ARGV, 5 do
     end
     if stands and next_ms ~= '' and redis.call('ZADD', due, 'NX', next_ms, id) == 1 then
         redis.call('HSET', record, id, ARGV[i + 4])
+        index(id, next_ms, (tags_of(ARGV[i + 4], 1)))
         earliest = math.min(earliest, tonumber(next_ms))
     end
     told[#told + 1] = stands and 1 or 0

@@ -2,6 +2,7 @@
 --
 -- keys: due record state wake batches batch
 -- args: owner name count_max:number
+-- uses: tags
 -- full: goes on
 -- returns: how many rows the batch still holds
 --
@@ -12,8 +13,10 @@ local rows = redis.call('HSCAN', batch, 0, 'COUNT', count_max)[2]
 for i = 1, #rows, 2 do
     local id, packed = rows[i], rows[i + 1]
     redis.call('HDEL', batch, id)
-    if string.byte(packed) == 207 and redis.call('ZADD', due, 'NX', struct.unpack('>I8', packed, 2), id) == 1 then
+    local due_ms = struct.unpack('>I8', packed, 2)
+    if string.byte(packed) == 207 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
         redis.call('HSET', record, id, string.sub(packed, 10))
+        index(id, due_ms, (tags_of(packed, 10)))
     end
 end
 local left = redis.call('HLEN', batch)

@@ -2,12 +2,13 @@
 --
 -- keys: due record
 -- args: samples_max:number
+-- uses: tags
 -- rest: edge_ms, edge_ms, ...
 -- returns: {count, {topic, topic, ...}, count, {...}, ...}, one pair for each [edge, next edge)
 --
 -- The sample is spread evenly by rank; it is all of them if there are at most samples_max.
--- A packed record is a msgpack array of ten. The first is the topic, a string with a head of one byte
--- (short) or two.
+-- A packed record begins with its topic, after its tags: a string with a head of one byte (short) or
+-- two.
 
 local found = {}
 local low = redis.call('ZCOUNT', due, '-inf', '(' .. ARGV[rest])
@@ -19,11 +20,12 @@ for i = rest, #ARGV - 1 do
     for n = 0, samples - 1 do
         local rank = low + math.floor((n + 0.5) * count / samples)
         local packed = redis.call('HGET', record, redis.call('ZRANGE', due, rank, rank)[1])
-        local head = string.byte(packed, 2)
+        local _, at = tags_of(packed, 1)
+        local head, size = string.byte(packed, at, at + 1)
         if head >= 160 and head < 192 then
-            topics[n + 1] = string.sub(packed, 3, 2 + head - 160)
+            topics[n + 1] = string.sub(packed, at + 1, at + head - 160)
         else
-            topics[n + 1] = string.sub(packed, 4, 3 + string.byte(packed, 3))
+            topics[n + 1] = string.sub(packed, at + 2, at + 1 + size)
         end
     end
     found[#found + 1] = count

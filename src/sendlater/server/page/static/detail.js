@@ -120,6 +120,7 @@ async function show() {
     if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
+    if (one.tags) fact("tags", one.tags.join(", "));
     if (one.caller) fact("caller", one.caller);
     if (one.origin) fact("origin", toPlace(one.origin));
     fact("version", one.version);

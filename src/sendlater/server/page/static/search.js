@@ -1,9 +1,9 @@
 // One field for all filters, `topic:emails due:<2h id:inv*`: read, written, and completed while typing.
 import { $, el } from "./shared.js";
 
-export const FIELDS = ["id_prefix", "topic", "caller", "due_from", "due_to", "state"];
+export const FIELDS = ["id_prefix", "topic", "tag", "caller", "due_from", "due_to", "state"];
 const WORD = /(?:([a-z]+):)?(?:"((?:\\.|[^"\\])*)"?|(\S+))/g;
-const KEYS = { id: "begins with", topic: "target topic", caller: "who sent it", due: "when", state: "pending or claimed" };
+const KEYS = { id: "begins with", topic: "target topic", tag: "one of its tags", caller: "who sent it", due: "when", state: "pending or claimed" };
 const DUE = ["<1h", "<1d", ">1d", "1h..2h"];
 const SHOWN_MAX = 8;
 
@@ -13,7 +13,7 @@ export function read(text) {
   for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
     const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
     if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
-    if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, caller:, due: or state:, got ${whole}`);
+    if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
     if (key === "due") Object.assign(found, readDue(value));
     else if (key === "state" && !["pending", "claimed"].includes(value)) throw new Error(`Expected state:pending or state:claimed, got ${whole}`);
     else if (key && key !== "id") found[key] = value;
@@ -32,7 +32,7 @@ function readDue(value) {
 export function write(filter) {
   const quote = (text) => `"${text.replace(/["\\]/g, "\\$&")}"`;
   const value = (text) => (/[\s"]/.test(text) ? quote(text) : text);
-  const words = ["topic", "caller", "state"].filter((key) => filter[key]).map((key) => `${key}:${value(filter[key])}`);
+  const words = ["topic", "tag", "caller", "state"].filter((key) => filter[key]).map((key) => `${key}:${value(filter[key])}`);
   if (filter.id_prefix) words.unshift(`id:${/[\s"*]/.test(filter.id_prefix) ? quote(filter.id_prefix) : `${filter.id_prefix}*`}`);
   const [from, to] = [filter.due_from, filter.due_to].map((text) => (text ?? "").replace(/^\+/, ""));
   if (from || to) words.push(`due:${from && to ? `${from}..${to}` : from ? `>${from}` : `<${to}`}`);
@@ -42,7 +42,7 @@ export function write(filter) {
 // --- suggestions ---
 const field = $("#search"), list = $("#suggestions");
 let sources = {}, at = -1;
-// What may follow `topic:` and `caller:`: functions that answer lists.
+// What may follow `topic:`, `tag:` and `caller:`: functions that answer lists.
 export const suggestFrom = (given) => { sources = given; };
 function word() {
   const before = field.value.slice(0, field.selectionStart);
@@ -52,7 +52,7 @@ function offers() {
   const typed = word();
   const [key, value] = typed.includes(":") ? typed.split(/:(.*)/s) : [null, typed];
   if (key === null) return Object.entries(KEYS).filter(([name]) => name.startsWith(value)).map(([name, told]) => [`${name}:`, told]);
-  const known = { due: DUE, state: ["pending", "claimed"], topic: sources.topics?.() ?? [], caller: sources.callers?.() ?? [] }[key] ?? [];
+  const known = { due: DUE, state: ["pending", "claimed"], topic: sources.topics?.() ?? [], tag: sources.tags?.() ?? [], caller: sources.callers?.() ?? [] }[key] ?? [];
   return known.filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${one}`, ""]);
 }
 function shut() {

@@ -5,7 +5,7 @@ import { write } from "./search.js";
 import { countSelected, drawTimeline } from "./timeline.js";
 
 const IDS_MAX = 1000;
-const SELECTS = ["id_prefix", "topic", "caller", "due_from", "due_to"];
+const SELECTS = ["id_prefix", "topic", "tag", "caller", "due_from", "due_to"];
 const by = el("input", { id: "by", value: "1h", size: 5, "aria-label": "how long, for shift and spread" });
 
 function wanted() {

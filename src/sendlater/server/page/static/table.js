@@ -7,6 +7,7 @@ const COLUMNS = {
   state: ["state", (one) => state(one.state)],
   due: ["due", (one) => when(one.due_ms)],
   topic: ["topic", (one) => one.topic],
+  tags: ["tags", (one) => (one.tags ?? []).join(", ")],
   caller: ["caller", (one) => one.caller || ""],
   key: ["key", (one) => one.key ?? ""],
   bytes: ["bytes", (one) => count(one.value_bytes)],
@@ -19,6 +20,7 @@ export const selected = new Map();
 const field = $("#search");
 let next = null, showing = 0, shown = [], changed = () => {};
 export const onSelected = (work) => { changed = work; };
+export const tagsSeen = () => [...new Set(shown.flatMap((one) => one.tags ?? []))];
 export const callersSeen = () => [...new Set(shown.map((one) => one.caller).filter(Boolean))];
 
 export const filter = () => Object.fromEntries(FIELDS.map((name) => [name, given(name)]).filter(([, value]) => value));

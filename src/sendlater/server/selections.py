@@ -1,0 +1,87 @@
+"""Which pending schedules a request is about: the JSON of bulk changes, and filters of lists."""
+
+from typing import Annotated
+
+import msgspec
+
+from sendlater.dialects import instant_ms, names
+from sendlater.dialects.tags import checked_tag
+from sendlater.errors import BadRequest
+from sendlater.store import Filter
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """The pending schedules of a bulk change: a list of ids, a filter, or all of them."""
+
+    ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
+    due_from: str | None = None
+    due_to: str | None = None
+    id_prefix: str | None = None
+    topic: str | None = None
+    tag: str | None = None
+    caller: str | None = None
+    all: bool = False
+
+    def filter(self, *, now_ms: int) -> Filter:
+        """The filter; due_to is not included. Raises BadTime, BadRequest."""
+        return to_filter(
+            due_from=self.due_from,
+            due_to=self.due_to,
+            id_prefix=self.id_prefix,
+            topic=self.topic,
+            tag=self.tag,
+            caller=self.caller,
+            now_ms=now_ms,
+        )
+
+    def require_one(self) -> None:
+        """Raises BadRequest unless exactly one of the three is given: a filter left empty by
+        mistake would select everything."""
+        fields = (self.due_from, self.due_to, self.id_prefix, self.topic, self.tag, self.caller)
+        if (self.ids is not None) + any(fields) + self.all != 1:
+            raise BadRequest(
+                'expected one of ids, "all": true, and a filter that is not empty: due_from, '
+                "due_to, id_prefix, topic, tag, caller"
+            )
+
+
+class BulkCancel(Wanted, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/schedules:cancel and :deliver-now."""
+
+    dry_run: bool = False
+
+
+class BulkMove(Wanted, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/schedules:reschedule: one of shift, spread and the forms of When."""
+
+    dry_run: bool = False
+    shift: int | float | str | None = None
+    spread: int | float | str | None = None
+    due_at: str | None = None
+    due_ms: int | float | None = None
+    delay: int | float | str | None = None
+
+
+def to_filter(
+    *,
+    due_from: str | None,
+    due_to: str | None,
+    id_prefix: str | None,
+    topic: str | None,
+    now_ms: int,
+    tag: str | None = None,
+    caller: str | None = None,
+) -> Filter:
+    """A filter from texts; due_to is not included. Raises BadTime, BadRequest for what is no tag.
+
+    In a query string `+` means a space: `+15m` arrives as ` 15m`, and so does `+01:00`.
+    """
+    due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
+    return Filter(
+        from_ms=instant_ms(due_from, now_ms=now_ms) if due_from else 0,
+        to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,
+        id_prefix=(id_prefix or "").encode(errors="surrogateescape"),
+        topic=topic or "",
+        tag=checked_tag(tag) if tag else "",
+        header=(names.CALLER_SERVICE, caller.encode(errors="surrogateescape")) if caller else None,
+    )

@@ -86,7 +86,9 @@ class Bulk:
         self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
-            count = self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms)
+            count = self._operations.admin.count(
+                from_ms=wanted.from_ms, to_ms=wanted.to_ms, limited=True
+            )
             return _result(count, Counter(), dry_run=True, audit_id=None)
         found, missing = self._find(wanted)
         if dry_run:
@@ -143,7 +145,11 @@ class Bulk:
             found = [one for one in got if one is not None and one.state is State.PENDING]
             return sorted(found, key=lambda one: (one.due_ms, one.id)), len(got) - len(found)
         if wanted.is_range:
-            self._bounded(self._operations.admin.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms))
+            self._bounded(
+                self._operations.admin.count(
+                    from_ms=wanted.from_ms, to_ms=wanted.to_ms, limited=True
+                )
+            )
         found = list(self._operations.admin.all(wanted, count_max=BULK_COUNT_MAX + 1))
         self._bounded(len(found))
         return found, 0
@@ -175,7 +181,8 @@ class Bulk:
         # An undo moves only what stands where the change put it, so it can be kept for all.
         self._keep(entry, [Undo(one.id, one.due_ms, moved_to_ms=to_ms) for one, to_ms in moves])
         got = self._operations.move_many(
-            [Move(one.id, due_ms, one.version) for one, due_ms in moves], copied=copied
+            [Move(one.id, due_ms, one.version, at_once=not copied) for one, due_ms in moves],
+            copied=copied,
         )
         return Counter(answer.value for answer, _ in got)
 

@@ -3,7 +3,8 @@
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
-`uses: holds` decides conditions.
+`uses: holds` decides conditions, and with `uses: waiting` has what is in lua/parts/waiting.lua.
+Each knows LIMITED: what waits for its topic's limit has the score LIMITED + due_ms.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
-from sendlater.store.codec import VERSION_CHARS
+from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
 _HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
 _OWNED = (
@@ -43,6 +44,13 @@ _HOLDS = (
 )
 """Whether a condition (see `operations.conditions`) holds for a schedule that is due at due_ms.
 `stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row."""
+
+
+def _part(name: str) -> str:
+    """lua/parts/<name>.lua on one line, without its comments."""
+    text = (resources.files(__package__) / "lua" / "parts" / f"{name}.lua").read_text()
+    lines = (line.partition("-- ")[0].strip() for line in text.splitlines())
+    return " ".join(line for line in lines if line)
 
 
 class LaneEnded(Fenced):
@@ -80,8 +88,11 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
+        lines.append(f"local LIMITED = {LIMITED_MS}")
         if declared.get("uses") == "holds":
             lines.append(_HOLDS)
+        if declared.get("uses") == "waiting":
+            lines.append(_part("waiting"))
         if "state" in self.keys and "owner" in self.args:
             lines.append(_OWNED)
         if declared.get("full") == "goes on":

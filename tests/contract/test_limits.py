@@ -7,15 +7,20 @@ from functools import partial
 import pytest
 from greenlet import getcurrent, greenlet
 
+from sendlater.brokers.open import open_broker
 from sendlater.clock import FixedClock
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.limits import LATE_BUCKETS_MS
 from sendlater.model import Cancelled, Expiry, Record, Schedule, State
+from sendlater.operations.schedules import Operations
+from sendlater.server.bulk_changes import Bulk, Plan
+from sendlater.server.live_statistics import Watch
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.store import Admin, Pending
 from sendlater.store.admin import Filter, Move
+from sendlater.store.audit import AuditTrail
 from sendlater.store.waiting import unlimit, waiting
 
 START_MS = 1_000_000
@@ -335,3 +340,45 @@ def test_callers_and_topics_may_have_any_name(make):
         here.put(b"x%d" % n, "x", caller=caller, value=None)
     assert len(here.deliver(2_000)) == 2 * 156
     assert waiting(here.pending, "sms") == {}
+
+
+def test_deliver_now_passes_the_limit_through_every_door(here):
+    """REST, client and command line all call this."""
+    for n in range(200):
+        here.put(b"%03d" % n)
+    here.deliver(100)
+    broker = open_broker(here.settings, redis_url=here.url)
+    operations = Operations(here.settings, pending=here.pending, broker=broker, clock=here.clock)
+    changed = operations.deliver_now(b"199")
+    assert changed.after.due_ms == here.clock.now_ms()
+    assert here.pending.get(b"199").version == changed.after.version
+    assert b"199" in ids(here.deliver(60))
+    audit = AuditTrail(here.pending)
+    bulk = Bulk(operations, audit, clock=here.clock, undo_hours=1)
+    everything = Filter(topic="sms", to_ms=START_MS)
+    done = bulk.run("me", Plan("deliver-now"), everything, what={}, dry_run=False, audit_id="once")
+    assert done["changed"] > 150
+    assert len(here.deliver(100)) >= done["changed"]
+
+
+def test_the_page_says_what_waits_for_which_limit(make):
+    here = make({"sms": {"per_second": 10, "burst": 1}, "mail": {"per_second": 1}})
+    for n in range(60):
+        here.put(b"%d" % n, caller="ab"[n % 3 % 2])
+    here.deliver(1_000)
+    left = here.pending.counts()["limited"]
+    watch = Watch(
+        Admin(here.pending),
+        lag=dict,
+        dead_topic="",
+        clock=here.clock,
+        limits=here.settings.limits,
+    )
+    stats = watch.stats()
+    assert stats["limited"] == left
+    assert stats["overdue"] == 0
+    callers = stats["limits"]["sms"]["waiting"]
+    assert set(callers) == {"a", "b"}
+    assert sum(callers.values()) == left
+    assert stats["limits"]["mail"] == {"per_second": 1, "waiting": {}}
+    assert f"{left} wait for the limit of sms, 10 a second: the last in 5 s." in stats["why"]

@@ -23,8 +23,17 @@ local function content(packed, at)
     return at + 1, at + 1 + (WHOLES[head] or 0)
 end
 
--- The topic of a packed record, which is an array of ten.
+-- The topic of a packed record, which is an array of ten, and where its next value begins. Asked of
+-- every row that is claimed, so the two usual forms come first.
 local function topic_of(packed)
+    local head = string.byte(packed, 2)
+    if head >= 160 and head < 192 then
+        return string.sub(packed, 3, head - 158), head - 157
+    end
+    if head == 196 then
+        local after = 4 + string.byte(packed, 3)
+        return string.sub(packed, 4, after - 1), after
+    end
     local first, after = content(packed, 2)
     return string.sub(packed, first, after - 1), after
 end
@@ -61,7 +70,7 @@ local function caller_and_expiry(packed, due_ms)
     return caller, ms + (low % 64 >= 32 and due_ms or 0)
 end
 
--- The limits among the arguments from a place on, by topic and in order.
+-- The limits among the arguments from a place on, by topic.
 local function given_limits(at)
     local found = {}
     while at <= #ARGV do
@@ -77,7 +86,7 @@ local function given_limits(at)
             one.weights[ARGV[i]] = tonumber(ARGV[i + 1])
         end
         at = at + 6 + 2 * ARGV[at + 5]
-        found[one.topic], found[#found + 1] = one, one
+        found[one.topic] = one
     end
     return found
 end

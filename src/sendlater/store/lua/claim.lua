@@ -42,7 +42,7 @@ end
 local until_ms = math.min(now_ms, tonumber(standing[5] or '') or math.huge)
 
 local ids = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
-local limited = rest <= #ARGV and given_limits(rest)
+local limited = rest <= #ARGV and waiting()
 local waits = limited and redis.call('EXISTS', limits) == 1
 if #ids == 0 then
     local next_ms = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
@@ -69,9 +69,9 @@ for first = 1, #ids, 2 * step do
             break
         end
         missed = missed + (due_ms < late_ms and 1 or 0)
-        local topic = limited and due_ms % 1 == 0 and topic_of(records[i])
-        if topic and limited[topic] then
-            wait(topic, some[i], due_ms, records[i], now_ms)
+        local topic = limited and due_ms % 1 == 0 and limited.topic_of(records[i])
+        if topic and limited.limits[topic] then
+            limited.wait(topic, some[i], due_ms, records[i], now_ms)
             waits = true
         else
             names[#names + 1] = some[i]
@@ -98,8 +98,8 @@ if waits then
     local topics = redis.call('SMEMBERS', limits)
     table.sort(topics)
     for _, topic in ipairs(topics) do
-        if limited[topic] then
-            local left, next_ms = admit(limited[topic], now_ms, until_ms, room, take)
+        if limited.limits[topic] then
+            local left, next_ms = limited.admit(limited.limits[topic], now_ms, until_ms, room, take)
             told[2][#told[2] + 1] = topic
             told[2][#told[2] + 1] = left
             told[2][#told[2] + 1] = next_ms and string.format('%.0f', math.ceil(next_ms)) or ''

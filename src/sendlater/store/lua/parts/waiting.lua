@@ -4,6 +4,10 @@
 -- Keys are `limits` (the topics something waits for), `limits:TOPIC` (of each caller its place in the
 -- round; `virtual`: how far the round is; `tokens`: what was reserved for this shard, see reserve.lua),
 -- `limits:TOPIC:CALLER` (id -> due_ms), and `limits-since` (id -> when it began to wait).
+--
+-- Called only where there are limits: making these functions takes time, too.
+
+local function waiting()
 
 local CALLERS_MAX, LOOKS_MAX = 100, 1000
 local TEXTS = {[196] = 1, [197] = 2, [198] = 4, [217] = 1, [218] = 2, [219] = 4}
@@ -218,4 +222,7 @@ local function admit(one, now_ms, until_ms, room, take)
         keep_round(one, round, stands)
     end
     return stands.left, stands.count > 0 and stands.from_ms or nil
+end
+
+return {topic_of = topic_of, limits = given_limits(rest), wait = wait, admit = admit}
 end

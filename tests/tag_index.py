@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from sendlater.store import Pending
-from sendlater.store.codec import unpack, with_due
+from sendlater.store.codec import LIMITED_MS, unpack, with_due
 
 Index = dict[tuple[int, str], dict[bytes, float]]
 """(shard, tag) -> id -> due time; under the tag '' the tags themselves: id -> hash of them."""
@@ -28,7 +28,8 @@ def index_meant(pending: Pending) -> Index:
     meant: Index = defaultdict(dict)
     for shard in pending.shards:
         records = shard.client.hgetall(shard.keys["record"])
-        for one, due_ms in shard.client.zrange(shard.keys["due"], 0, -1, withscores=True):
+        for one, score in shard.client.zrange(shard.keys["due"], 0, -1, withscores=True):
+            due_ms = score % LIMITED_MS
             tags = unpack(one, with_due(int(due_ms), records[one])).tags
             for tag in tags:
                 meant[shard.number, tag][one] = due_ms

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -22,33 +22,9 @@ from pydantic_settings import (
 from sendlater.config_environment import ENV_PREFIX, unknown_variable
 from sendlater.config_file import FileSettings, secret_files
 from sendlater.config_secrets import hide_secrets
+from sendlater.config_tables import Inbox, Limit, TopicName
 from sendlater.errors import BadSettings
-from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Inbox(_Model):
-    """A topic that schedules are read from."""
-
-    topic: str
-    dialect: Literal["headers", "envelope"] = "headers"
-    journal: bool = False
-    """A compacted topic that is the source of truth: each delivery writes a tombstone and history,
-    as in etf1's scheduler."""
-    copy_to: str = ""
-    """The journal that every record of this inbox is copied to first, to make it as safe."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.journal and (self.dialect != "headers" or self.copy_to):
-            raise ValueError(
-                f"inbox {self.topic!r}: a journal has dialect 'headers' and no copy_to, "
-                f"got {self.dialect!r} and {self.copy_to!r}"
-            )
-        return self
+from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN, LIMITS_COUNT_MAX
 
 
 def data_dir() -> Path:
@@ -104,6 +80,8 @@ class Settings(BaseSettings):
     """Whether a schedule that has expired goes to dead_topic or is dropped."""
     ce_expirytime: bool = False
     """Take the expiry from CloudEvents' header `ce_expirytime` too."""
+    limits: dict[TopicName, Limit] = Field({}, max_length=LIMITS_COUNT_MAX)
+    """Target topics that get no more than so many messages per second, each with its limit."""
     history_topic: str = "history"
     """Topic for a copy of each delivery from a journal. Empty: none."""
     horizon: str = ""
@@ -250,6 +228,11 @@ class Settings(BaseSettings):
         for name in ("http_addr", "metrics_addr", "canary_topic"):
             if getattr(self, name):
                 raise ValueError(f"{name}: asks the store in Redis, and pending = buckets has none")
+        if self.limits:
+            raise ValueError(
+                f"limits: what waits for a limit waits in Redis, and pending = buckets has none; "
+                f"got {sorted(self.limits)}"
+            )
         reach_days = (1 << self.bucket_count - 1) // 86_400
         if self.max_delay_days > reach_days:
             raise ValueError(
@@ -328,7 +311,8 @@ def load(**flags: Any) -> Settings:
 def _expected(name: str) -> str:
     """Existing settings with names similar to `name`."""
     table, _, last = name.rpartition(".")
-    known = sorted(Inbox.model_fields if table.startswith("inboxes") else Settings.model_fields)
+    tables = {"inboxes": Inbox.model_fields, "limits": Limit.model_fields}
+    known = sorted(tables.get(table.partition(".")[0], Settings.model_fields))
     alike = get_close_matches(last, known, n=3, cutoff=0.5) or known
     return f", expected {' or '.join(alike)}"
 

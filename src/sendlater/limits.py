@@ -10,6 +10,16 @@ CLAIM_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Payload after which a batch claims no more from a shard: after a crash, what must be looked up
 is read into memory."""
+LIMITS_COUNT_MAX = 100
+"""Most topics with a limit: each claim names all of them."""
+WEIGHTS_COUNT_MAX = 100
+"""Most callers with a weight of a limited topic; as many more share one queue per shard."""
+LIMIT_CHUNK_MS = 50
+"""Of a topic's limit a shard reserves what comes in this time: a reservation is a call."""
+LIMIT_AHEAD_MS = 50
+"""How far ahead it may be reserved, or one interval per shard."""
+LIMIT_KEPT_MS = 1_000
+"""How long a token that nobody has used is kept, besides the burst."""
 PARK_BYTES_MAX = 4 * 1024 * 1024
 """Payload after which a park call is split."""
 PARK_COUNT_MAX = 500

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-DUE_MS_MAX = 2**53 - 1
+DUE_MS_MAX = 2**52 - 1
 """Largest due time: scores in Redis are float64, exact up to here (year 287396)."""
 
 Headers = list[tuple[str, bytes | None]]

@@ -4,6 +4,7 @@ the shell and for the README have their places in tests/story."""
 import json
 import re
 import shlex
+import tomllib
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ledger import Reader, create_topics
 from servers import wait_until
 
 from sendlater import Scheduler, Topics, open_producer
+from sendlater.config import Settings
 from sendlater.dialects import duration_ms
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +70,20 @@ def test_the_tags_page_on_redis(redis_url, capsys):
     run(code, redis_url)
     said = capsys.readouterr().out
     assert said == "['warehouse', 'mail']\n2\n2\n[('mail',)]\n"
+
+
+def test_the_limits_page_on_redis(redis_url, space):
+    """Its settings are accepted, and its schedules come one caller after the other."""
+    page = (ROOT / "docs" / "limits.md").read_text()
+    tables = [tomllib.loads(text) for text in re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)]
+    first, shared = (Settings(**table).limits["sms"] for table in tables)
+    assert (first.per_second, first.burst) == (50, 100)
+    assert shared.weights == {"passwords": 5, "campaigns": 1}
+    (code,) = on_redis("limits.md")
+    run(code, redis_url)
+    with Scheduler(redis_url, space=space) as scheduler:
+        callers = [dict(one.headers)["CALLER_SERVICE"] for one in scheduler.iter()]
+    assert sorted(callers) == [b"campaigns"] * 3 + [b"passwords"]
 
 
 def test_the_recurring_page_on_redis(redis_url, capsys):

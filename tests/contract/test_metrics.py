@@ -55,6 +55,7 @@ def test_every_number_is_of_the_store(pending):
     told = LatenessReport(pending.shards[1], FixedClock(NOW_MS))
     told.delivered([b"a", b"b"], [NOW_MS - 250, NOW_MS], [b"orders", b"orders"])
     told.delivered([b"c"], [NOW_MS], [b"dead-letters"])
+    told.delivered([b"d", b"e"], [0, 5], [b"sms", b"sms"], {b"d": NOW_MS - 400, b"e": NOW_MS - 5})
     told.flush()
 
     clock = FixedClock(NOW_MS)
@@ -75,10 +76,13 @@ def test_every_number_is_of_the_store(pending):
     assert got[("sendlater_rejected_total", ("reason", "no-time"))] == 2
     assert got[("sendlater_delivered_total", ("topic", "orders"))] == 2
     assert got[("sendlater_dead_total",)] == 1
-    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.2"))] == 2
-    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.5"))] == 3
-    assert got[("sendlater_lateness_seconds_count",)] == 3
-    assert got[("sendlater_lateness_seconds_sum",)] == 0.25
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.2"))] == 3
+    assert got[("sendlater_lateness_seconds_bucket", ("le", "0.5"))] == 5
+    assert got[("sendlater_lateness_seconds_count",)] == 5
+    assert got[("sendlater_lateness_seconds_sum",)] == 0.65
+    held_s = (2 * NOW_MS - 405) / 1000
+    assert got[("sendlater_limited_seconds_total", ("topic", "sms"))] == pytest.approx(held_s)
+    assert got[("sendlater_limited",)] == 0
     assert got[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
     assert got[("sendlater_redis_memory_bytes",)] > 0
 
@@ -91,6 +95,7 @@ def test_the_reference_names_each_metric_and_no_other(pending):
     families = {re.sub("_(bucket|count|sum|created)$", "", name) for name, *_ in got}
     # Without a sample there is no name: nothing has been delivered, rejected or expired here.
     unseen = {f"sendlater_{kind}_total" for kind in ("delivered", "rejected", "expired")}
+    unseen.add("sendlater_limited_seconds_total")
     assert families | unseen == documented
 
 

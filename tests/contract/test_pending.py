@@ -66,7 +66,7 @@ def lane(pending: Pending) -> tuple[int, Batch]:
 
 
 def test_a_schedule_comes_back_as_it_was_put(pending: Pending) -> None:
-    put = schedule(b"\xff\x00id", 2**52, b"\x00\xff")
+    put = schedule(b"\xff\x00id", 2**52 - 1, b"\x00\xff")
     pending.put(put)
     assert pending.get(put.id) == put
 

@@ -13,6 +13,7 @@ from world import START_MS, Actor, World
 from sendlater.dialects import names
 from sendlater.model import Expiry
 from sendlater.store import Batch, Pending
+from sendlater.store.codec import unpack
 
 
 @dataclass(eq=False)
@@ -63,6 +64,8 @@ class Ledger:
         self.read: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
         self.taken_back: list[tuple[float, bytes, int, bytes | None, bool]] = []
         """By doors; the last tells whether it died before it could tell the inbox."""
+        self.admitted: list[tuple[float, int]] = []
+        """When how many messages were let go to a topic with a limit."""
         self.rebuilt = False
         self.unsure: Counter[bytes] = Counter()
         """Ids changed in the store by doors that have not told the inbox, and may have died; or
@@ -91,6 +94,13 @@ class Ledger:
         actor = self.world.current
         if verb == "claim" or (verb == "hgetall" and b":batches:" in str(args[0]).encode()):
             actor.claimed_at = self.world.elapsed
+        if verb == "claim" and isinstance(answer, list) and isinstance(answer[-1], list):
+            rows = zip(answer[:-2:2], answer[1:-2:2], strict=True)
+            waited = set(answer[-1][0][::2])
+            taken = [unpack(*row) for row in rows if row[0] in waited]
+            now_ms = self.world.now_ms()
+            sent = sum(one.expires_ms is None or one.expires_ms >= now_ms for one in taken)
+            self.admitted.append((self.world.elapsed, sent))
         if verb == "park":
             keys = int(args[1])
             given = args[2 + keys :]  # owner, journal, rejected_count, sources, then the sources
@@ -233,6 +243,23 @@ class Ledger:
                 elif extra > 0:
                     self.excused.update(dict(version.allowed.most_common(1)))
         self._look_for_leftovers()
+        self._look_at_the_rate()
+
+    def _look_at_the_rate(self) -> None:
+        """No more in any time than the limit allows, and what tasks had reserved before they slept.
+
+        A clock that is put forward gives a burst, and a store that goes back what it forgot."""
+        if not self.settings.limits or self.losses or self.world.skew_ms or self.world.skewed:
+            return
+        (limit,) = self.settings.limits.values()
+        reserved = 2 * len(self.pending.shards)
+        level, before = float(limit.burst), 0.0
+        for at, count in self.admitted:
+            level = min(level + (at - before) * limit.per_second / 1_000, limit.burst)
+            level, before = level - count, at
+            if level < -reserved:
+                self._break(f"{-level:.1f} messages more than the limit allows")
+                return
 
     def look_at_tags(self) -> None:
         """The index of tags holds exactly what is pending, at every instant."""
@@ -246,8 +273,9 @@ class Ledger:
         self.look_at_tags()
         real = self.world.real
         for shard in self.pending.shards:
-            for name in ("due", "record", "aside", "batches", "surplus", "overtaken"):
-                if real.exists(shard.keys[name]):
+            names = ("due", "record", "limits", "aside", "batches", "surplus", "overtaken")
+            for name in (*names, "limits-since"):
+                if real.exists(shard.keys.get(name, f"{shard.keys['limits']}-since")):
                     self._break(f"left over on shard {shard.number}: {name}")
             state = real.hgetall(shard.keys["state"])
             for name in real.hkeys(shard.keys["batches"] + "-attempts"):

@@ -56,7 +56,7 @@ SHRINK_S = 20.0
 VERBS = (
     *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
-    *("complete", "remove", "cancel", "move", "expire"),
+    *("complete", "remove", "cancel", "move", "expire", "reserve", "unlimit"),
 )
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
@@ -99,6 +99,8 @@ class Plan:
     partitions: int
     cluster: bool
     horizon: str
+    per_second: float
+    """The limit of the usual target; 0: none."""
     happenings: tuple[Happening, ...]
 
     @classmethod
@@ -123,8 +125,14 @@ class Plan:
             rng.choice((1, 2)),
             rng.random() < 0.5,
             "6s" if journal and rng.random() < 0.3 else "",
+            random.Random(f"limit {seed}").choice((0, 0, 4, 20)),
             tuple(sorted(found + created, key=lambda one: one.at_ms)),
         )
+
+    @property
+    def limit(self) -> dict[str, Any]:
+        """With few messages at once, so that most of them wait."""
+        return {"per_second": self.per_second, "burst": 3, "weights": {"0": 5}}
 
     def settings(self) -> Settings:
         """Short times, so that a run of half a minute sees everything."""
@@ -133,6 +141,7 @@ class Plan:
             bootstrap_servers="simulated:9092",
             inboxes=({"topic": "inbox", "journal": self.journal},),
             history_topic="",
+            limits={"out": self.limit} if self.per_second else {},
             horizon=self.horizon or None,
             shards=self.shards,
             window_ms=1_000,
@@ -326,7 +335,7 @@ class Run:
         """What must go before a run has settled."""
         left = ["in flight"] * bool(self.broker.flying) + ["full"] * self._full
         for shard in self.pending.shards:
-            for name in ("due", "aside", "batches", "surplus", "overtaken"):
+            for name in ("due", "limits", "aside", "batches", "surplus", "overtaken"):
                 if self.real.exists(shard.keys[name]):
                     left.append(f"{name} of shard {shard.number}")
             seen = self.real.hgetall(shard.keys["seen"])
@@ -368,6 +377,7 @@ class Run:
             ("trace", b"\xff"),
             (names.DUE_MS, b"%d" % due_ms),
             (names.TARGET_TOPIC, topic.encode()),
+            (names.CALLER_SERVICE, b"%d" % (facts["number"] % 3)),
             *expiry_headers(expiry),
             *tags_headers(_tags(facts["number"])),
         ]

@@ -254,6 +254,20 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         ALIVE,
         (lua("begin", "tonumber(of_run) < run", "false"),),
     ),
+    "a token is spent twice": (
+        (),
+        (
+            lua(
+                "parts/waiting",
+                "ready, stands.count = ready - 1, stands.count - 1",
+                "ready, stands.from_ms = ready - 1, stands.from_ms - one.interval_ms",
+            ),
+        ),
+    ),
+    "a queue is believed": (
+        (),
+        (lua("parts/waiting", "score == LIMITED + due_ms and", "score and"),),
+    ),
     "claims before it is due": (
         (),
         (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),

@@ -11,7 +11,9 @@ from sendlater.brokers.kafka_options import java_options, reader_options, spark_
 from sendlater.config import Inbox, Settings, load
 from sendlater.config_environment import ENV_PREFIX, injected_by_kubernetes
 from sendlater.config_secrets import HIDDEN
+from sendlater.config_tables import Limit
 from sendlater.errors import BadSettings
+from sendlater.store.waiting import Rate, rates_of, rates_text
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +217,11 @@ def test_no_setting_can_be_taken_for_a_service():
         ("shard = 2", "unknown setting: shard, expected shards"),
         ('space = "x', "cannot read the settings file .*settings.toml"),
         ("zzz = 2", "unknown setting: zzz, expected bootstrap_servers or"),
+        ("[limits.sms]\nburst = 1", "limits.sms.per_second: Field required"),
+        ("[limits.sms]\nper_secnd = 5", "unknown setting: limits.sms.per_secnd, expected per_se"),
+        ("[limits.sms]\nper_second = 0", "limits.sms.per_second: .*0.001, got '0'"),
+        ("[limits.sms]\nper_second = 1\nweights = {a = 0}", "limits.sms.weights.a: .*0.001"),
+        ("[limits.'a:b']\nper_second = 1", "limits.a:b.*pattern"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(tmp_path, monkeypatch, text, told):
@@ -222,6 +229,28 @@ def test_what_is_wrong_in_the_file_is_told(tmp_path, monkeypatch, text, told):
 
     with pytest.raises(BadSettings, match=told):
         load()
+
+
+def test_limits_come_from_a_file_or_from_the_environment(tmp_path, monkeypatch):
+    text = "[limits.sms]\nper_second = 50\nburst = 100\n[limits.sms.weights]\na = 3"
+    file(tmp_path, monkeypatch, text)
+    from_file = load().limits
+    assert from_file == {"sms": Limit(per_second=50, burst=100, weights={"a": 3})}
+    assert rates_of(rates_text(from_file)) == [Rate("sms", 20.0, 100, {"a": 3})]
+
+    monkeypatch.delenv("SENDLATER_CONFIG")
+    monkeypatch.setenv("SENDLATER_LIMITS", '{"sms": {"per_second": 0.5}}')
+    assert rates_of(rates_text(load().limits)) == [Rate("sms", 2_000.0, 1, {})]
+    assert (rates_text({}), rates_of("")) == ("", [])
+
+
+def test_buckets_refuse_limits_at_the_start():
+    with pytest.raises(BadSettings, match=r"limits: what waits .* in Redis.*got \['sms'\]"):
+        load(
+            pending="buckets",
+            bootstrap_servers="kafka:9092",
+            limits={"sms": {"per_second": 1}},
+        )
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path, monkeypatch):

@@ -33,11 +33,11 @@ def test_anything_else_is_refused_in_words(text):
 
 def test_the_error_tells_what_stands():
     record = Record(topic="t", value=b"v")
-    stands = Schedule(id=b"\xff", due_ms=2**53 - 1, record=record, version="v1")
+    stands = Schedule(id=b"\xff", due_ms=2**52 - 1, record=record, version="v1")
     told = condition_failed("absent", stands)
     assert isinstance(told, BadRequest)
     assert (told.standing.id, told.standing.version) == ("\udcff", "v1")
-    assert (told.standing.due_ms, told.standing.state) == (2**53 - 1, State.PENDING)
+    assert (told.standing.due_ms, told.standing.state) == (2**52 - 1, State.PENDING)
     assert "version v1" in str(told)
     nothing = condition_failed("version=v1", None)
     assert nothing.standing is None

@@ -18,6 +18,7 @@ GROUND = (
     "config_environment",
     "config_file",
     "config_secrets",
+    "config_tables",
     "logs",
 )
 WIDE = ("spark",)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sendlater.config import Inbox
+from sendlater.config_tables import Inbox
 from sendlater.errors import BadSettings, MissingTool
 
 LOG_LEVELS = {

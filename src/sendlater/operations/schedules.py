@@ -251,8 +251,9 @@ class Operations:
         return self._move(Move(schedule_id, due_ms, version), copied=True)
 
     def deliver_now(self, schedule_id: bytes, *, version: str = "") -> Changed:
-        """Make a schedule due at once. The inbox gets no copy: delivery follows immediately."""
-        return self._move(Move(schedule_id, self.clock.now_ms(), version), copied=False)
+        """Make a schedule due at once, past the limit of its topic. The inbox gets no copy."""
+        at_once = Move(schedule_id, self.clock.now_ms(), version, at_once=True)
+        return self._move(at_once, copied=False)
 
     def _move(self, move: Move, *, copied: bool) -> Changed:
         self.catch_up()

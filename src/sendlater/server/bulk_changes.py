@@ -185,7 +185,8 @@ class Bulk:
         # An undo moves only what stands where the change put it, so it can be kept for all.
         self._keep(entry, [Undo(one.id, one.due_ms, moved_to_ms=to_ms) for one, to_ms in moves])
         got = self._operations.move_many(
-            [Move(one.id, due_ms, one.version) for one, due_ms in moves], copied=copied
+            [Move(one.id, due_ms, one.version, at_once=not copied) for one, due_ms in moves],
+            copied=copied,
         )
         return Counter(answer.value for answer, _ in got)
 

@@ -9,11 +9,13 @@ from typing import Any
 import structlog
 
 from sendlater.clock import Clock
+from sendlater.config_tables import Limit
 from sendlater.errors import SendlaterError, Unavailable
 from sendlater.limits import OVERDUE_AFTER_MS, REDIS_MEMORY_SHARE_MAX
 from sendlater.server.last_hour import LastHour, quantile_ms
 from sendlater.service.metrics import HORIZONS_MS, Lag
 from sendlater.store import Admin
+from sendlater.store.waiting import waiting
 
 SAMPLE_S = 2.0
 """Pause between two samples of the counters."""
@@ -24,6 +26,7 @@ RATE_MS = 10_000
 BEAT_MS_MAX = 10_000
 """A service without a heartbeat for this long is not running."""
 LAG_WORTH_TELLING = 1_000
+NO_LIMITS: Mapping[str, Limit] = {}
 DRAIN_DEFAULT_PER_S = 50_000.0
 """Assumed until the rate has been measured while something was overdue."""
 
@@ -52,6 +55,8 @@ class Facts:
     aside: int = 0
     lag: dict[str, int] | None = field(default_factory=dict)
     memory_share: float = 0.0
+    limited: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Of each limited topic: messages per second, and how many wait."""
 
 
 def why(facts: Facts) -> list[str]:
@@ -63,6 +68,8 @@ def why(facts: Facts) -> list[str]:
     ['No service is running (last sign of life 40 s ago): nothing is delivered.']
     >>> why(Facts(beat_age_ms=500, overdue=120_000, delivered_per_s=60_000, drain_per_s=60_000))
     ['120,000 are overdue and delivered at 60,000 a second: the last in 2 s.']
+    >>> why(Facts(beat_age_ms=500, limited={"sms": (50, 400), "mail": (9, 0)}))
+    ['400 wait for the limit of sms, 50 a second: the last in 8 s.']
     """
     if not facts.store_answers:
         return ["Redis does not answer: nothing can be delivered or changed."]
@@ -96,6 +103,12 @@ def why(facts: Facts) -> list[str]:
         told.append(
             f"Redis uses {facts.memory_share:.0%} of its memory: at 100% it accepts no schedules."
         )
+    told += [
+        f"{count:,} wait for the limit of {topic}, {per_second:,g} a second: "
+        f"the last in {count / per_second:,.0f} s."
+        for topic, (per_second, count) in facts.limited.items()
+        if count
+    ]
     return told
 
 
@@ -118,8 +131,16 @@ def predicted_late_ms(
 class Watch:
     """Samples the counters regularly, in a thread, and makes statistics of the samples."""
 
-    def __init__(self, admin: Admin, *, lag: Lag, dead_topic: str, clock: Clock) -> None:
-        self._admin, self._lag, self._clock = admin, lag, clock
+    def __init__(
+        self,
+        admin: Admin,
+        *,
+        lag: Lag,
+        dead_topic: str,
+        clock: Clock,
+        limits: Mapping[str, Limit] = NO_LIMITS,
+    ) -> None:
+        self._admin, self._lag, self._clock, self._limits = admin, lag, clock, limits
         self._dead = f"delivered:{dead_topic}"
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1_000 / SAMPLE_S))
         self.hour = LastHour()
@@ -188,6 +209,7 @@ class Watch:
             overdue = self._overdue(now_ms)
             due = {name: admin.count(to_ms=now_ms + ms) for name, ms in HORIZONS_MS.items()}
             used, limit = admin.memory()
+            limited = {topic: waiting(admin.pending, topic) for topic in sorted(self._limits)}
         except Unavailable as error:
             return {
                 "at_ms": now_ms,
@@ -211,6 +233,10 @@ class Watch:
             aside=counts["aside"],
             lag=self._lag_seen,
             memory_share=used / limit if limit else 0.0,
+            limited={
+                topic: (self._limits[topic].per_second, sum(callers.values()))
+                for topic, callers in limited.items()
+            },
         )
         return {
             "at_ms": now_ms,
@@ -231,6 +257,10 @@ class Watch:
             "service_heard_ms": now_ms - beat_ms if beat_ms else None,
             "workers": {name: bool(tally[key]) for name, key in sorted(workers.items())},
             "canary_late_ms": tally["canary-late-ms"] if tally["canary-at-ms"] else None,
+            "limits": {
+                topic: {"per_second": self._limits[topic].per_second, "waiting": callers}
+                for topic, callers in limited.items()
+            },
             "why": why(facts),
         }
 

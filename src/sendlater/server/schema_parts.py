@@ -230,3 +230,13 @@ TREND = object_of(
     overdue={"type": "array", "items": COUNT},
 )
 """A point every 15 seconds of the last hour."""
+
+LIMITS: Json = {
+    "type": "object",
+    "description": "Of each topic with a limit, how many wait for it, by caller.",
+    "additionalProperties": object_of(
+        ["per_second", "waiting"],
+        per_second={"type": "number"},
+        waiting={"type": "object", "additionalProperties": COUNT},
+    ),
+}

@@ -45,7 +45,13 @@ class ServerState:
         lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
         dead_topic = settings.dead_topic
         self.metrics = StoreMetrics(self.pending, lag=lag, dead_topic=dead_topic, clock=self.clock)
-        self.watch = Watch(self.operations.admin, lag=lag, dead_topic=dead_topic, clock=self.clock)
+        self.watch = Watch(
+            self.operations.admin,
+            lag=lag,
+            dead_topic=dead_topic,
+            clock=self.clock,
+            limits=settings.limits,
+        )
         self.listeners = 0
         """Open pages with live updates."""
         self.waiting = Turns(WAITING_COUNT_MAX, what="wait for intake")

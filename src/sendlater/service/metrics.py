@@ -81,6 +81,7 @@ class StoreMetrics(Collector):
         for name, told in (
             ("pending", "Schedules waiting for their time."),
             ("claimed", "Schedules on their way to the broker."),
+            ("limited", "Schedules that are due and wait for the limit of their topic."),
             ("aside", "Schedules whose target topic is being looked up."),
         ):
             yield GaugeMetricFamily(f"sendlater_{name}", told, counts[name])
@@ -127,6 +128,15 @@ class StoreMetrics(Collector):
                 if kind == name and colon:
                     family.add_metric([what or "other"], count)
             yield family
+        held = CounterMetricFamily(
+            "sendlater_limited_seconds",
+            "Time in which delivered schedules waited for the limit of their topic.",
+            labels=["topic"],
+        )
+        for key, ms in sorted(tally.items()):
+            if key.startswith("limited-ms:"):
+                held.add_metric([key.partition(":")[2] or "other"], ms / 1000)
+        yield held
         yield _lateness(tally)
         if tally["canary-at-ms"]:
             yield GaugeMetricFamily(

@@ -23,6 +23,7 @@ from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
 from sendlater.spark.journal.standing import Ends
 from sendlater.store.rebuild import JournalCopy, hold
+from sendlater.store.waiting import unlimit
 
 _log = structlog.get_logger()
 
@@ -94,6 +95,7 @@ class Takeover(Queries):
                 stop.wait(settings.recovery_pause_ms / 1_000)
             self._crash_lookup.settle(owner=self.owner)
         self.pending.release_all(owner=self.owner, looked_up=True)
+        unlimit(self.pending, sorted(settings.limits), owner=self.owner)
         if self._topics is None:
             return {}
         assert self._spark is not None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import msgspec
@@ -18,8 +18,8 @@ from sendlater.limits import (
     RECENT_COUNT_MAX,
     TALLY_NAMES_MAX,
 )
-from sendlater.model import Schedule, State
-from sendlater.store.codec import unpack
+from sendlater.model import DUE_MS_MAX, Schedule, State
+from sendlater.store.codec import LIMITED_MS, unpack
 from sendlater.store.connection import answering
 from sendlater.store.pages import Place, look, place_of
 from sendlater.store.pending import Pending
@@ -76,12 +76,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A new due time for an id; `version` makes it conditional, `change` names its copy."""
+    """A new due time for an id; `version` makes it conditional, `change` names its copy. What is
+    moved `at_once` waits for no limit of its topic."""
 
     id: bytes
     due_ms: int
     version: str = ""
     change: str = ""
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,10 @@ class Admin:
         """The schedules after `after`. A page may be short; the last one has `after` None."""
         rows: list[Schedule] = []
         places: list[Place] = []
-        for shard in self.pending.shards:
+        for shard, shift_ms in product(self.pending.shards, (0, LIMITED_MS)):
             found, place = look(
                 shard,
+                shift_ms=shift_ms,
                 count_max=count_max,
                 from_ms=wanted.from_ms,
                 to_ms=wanted.to_ms,
@@ -178,13 +181,23 @@ class Admin:
                 for found, packed in shard.client.hscan_iter(shard._batch_key(name), count=1_000):
                     yield unpack(found, packed, state=State.CLAIMED)
 
-    def count(self, *, from_ms: int = 0, to_ms: int | None = None, tag: str = "") -> int:
-        """How many (of those with a tag) are due within [from_ms, to_ms], without reading them."""
-        high = "+inf" if to_ms is None else to_ms
+    def count(
+        self,
+        *,
+        from_ms: int = 0,
+        to_ms: int | None = None,
+        tag: str = "",
+        limited: bool = False,
+    ) -> int:
+        """How many (of those with a tag) are due within [from_ms, to_ms], without reading them;
+        with `limited`, also those that wait for the limit of their topic: the index of a tag tells
+        no difference."""
+        high = DUE_MS_MAX if to_ms is None else min(to_ms, DUE_MS_MAX)
+        shifts = (0, LIMITED_MS) if limited and not tag else (0,)
         with answering():
             return sum(
-                int(shard.client.zcount(shard.due_key(tag), from_ms, high))
-                for shard in self.pending.shards
+                int(shard.client.zcount(shard.due_key(tag), from_ms + shift_ms, high + shift_ms))
+                for shard, shift_ms in product(self.pending.shards, shifts)
             )
 
     def later(self) -> int:
@@ -219,7 +232,9 @@ class Admin:
         """Due time of the last pending schedule; None when nothing is pending."""
         with answering():
             tails = [
-                shard.client.zrange(shard.keys["due"], -1, -1, withscores=True)
+                shard.client.zrevrangebyscore(
+                    shard.keys["due"], DUE_MS_MAX, 0, start=0, num=1, withscores=True
+                )
                 for shard in self.pending.shards
             ]
         return max((int(tail[0][1]) for tail in tails if tail), default=None)
@@ -250,7 +265,8 @@ class Admin:
                 move.id,
                 keys,
                 id=move.id,
-                due_ms=move.due_ms,
+                # The half tells it from all other due times: see lua/claim.lua.
+                due_ms=move.due_ms + 0.5 if move.at_once else move.due_ms,
                 version=move.version,
                 change=move.change,
                 now_ms=now_ms,

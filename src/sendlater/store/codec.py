@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from sendlater.model import Expiry, Headers, Origin, Record, Schedule, State
+from sendlater.model import DUE_MS_MAX, Expiry, Headers, Origin, Record, Schedule, State
 
 DIALECTS = (b"", b"headers", b"envelope", b"rejected")
 """Stored as their index. Append only: existing stores contain the old numbers."""
@@ -30,6 +30,9 @@ PLAN = b"sendlater-plan"
 FIELDS = 10
 """Of a schedule without tags; with tags there is one more."""
 BETWEEN_TAGS = ","
+LIMITED_MS = DUE_MS_MAX + 1
+"""Added to the score of what is due and waits for the limit of its topic: out of reach of claims,
+and of counts of what is due, but under its id like everything that is pending."""
 
 VERSION_CHARS = 16
 """Length of a schedule's version, the start of a digest in hexadecimal."""

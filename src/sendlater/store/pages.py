@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sendlater.limits import PAGE_COUNT_MAX, PAGE_LOOK_MAX
-from sendlater.model import Headers, Schedule
+from sendlater.model import DUE_MS_MAX, Headers, Schedule
 from sendlater.store.codec import unpack, written_topics
 from sendlater.store.scripts import script
 
@@ -31,8 +31,10 @@ def look(
     header: tuple[str, bytes] | None = None,
     tag: str = "",
     backwards: bool = False,
+    shift_ms: int = 0,
 ) -> tuple[list[Schedule], Place | None]:
-    """Pending schedules that pass the filter, in due order, and where the next page begins.
+    """Pending schedules that pass the filter, in due order, and where the next page begins. With a
+    `shift_ms` of LIMITED_MS those that wait for the limit of their topic, otherwise the others.
 
     `header` is compared with the first value of that name that is not empty. `backwards` begins
     with the last schedule. With `tag` only those that have it are looked at. At most PAGE_LOOK_MAX
@@ -44,9 +46,9 @@ def look(
         shard.client,
         due=shard.due_key(tag),
         record=shard.keys["record"],
-        from_ms=from_ms,
-        to_ms="+inf" if to_ms is None else to_ms,
-        after_ms="" if after is None else after[0],
+        from_ms=from_ms + shift_ms,
+        to_ms=min(DUE_MS_MAX if to_ms is None else to_ms, DUE_MS_MAX) + shift_ms,
+        after_ms="" if after is None else after[0] + shift_ms,
         after_id=b"" if after is None else after[1],
         count_max=count_max,
         look_max=PAGE_LOOK_MAX if id_prefix or topic or header else count_max,
@@ -60,7 +62,7 @@ def look(
     found = [unpack(i, p) for i, p in zip(rows[::2], rows[1::2], strict=True)]
     if header:
         found = [one for one in found if _first(one.record.headers, header[0]) == header[1]]
-    return found, (int(float(place_ms)), place_id) if place_ms else None
+    return found, (int(float(place_ms)) - shift_ms, place_id) if place_ms else None
 
 
 def _first(headers: Headers, name: str) -> bytes | None:

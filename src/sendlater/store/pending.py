@@ -26,7 +26,7 @@ import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
 from sendlater.model import Cancelled, Schedule, State, Target
-from sendlater.store.codec import pack, unpack
+from sendlater.store.codec import LIMITED_MS, pack, unpack
 from sendlater.store.connection import answering, connect
 from sendlater.store.pages import look
 from sendlater.store.scripts import script
@@ -255,9 +255,11 @@ class Pending:
     ) -> list[Schedule]:
         """Pending schedules (of those with a tag) in order of due time and id; `after` is the last
         one of a page."""
+        within: dict[str, Any] = {"from_ms": from_ms, "to_ms": to_ms, "after": after, "tag": tag}
         pages = [
-            look(shard, count_max=count_max, from_ms=from_ms, to_ms=to_ms, after=after, tag=tag)[0]
+            look(shard, count_max=count_max, shift_ms=shift_ms, **within)[0]
             for shard in self.shards
+            for shift_ms in (0, LIMITED_MS)
         ]
         return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))
 
@@ -274,15 +276,17 @@ class Pending:
         return totals
 
     def counts(self) -> dict[str, int]:
-        """Exact counts: now pending, claimed and aside; parked, replaced and so on since the
+        """Exact counts: now pending (of these limited: waiting for the limit of their topic),
+        claimed and aside; parked, replaced and so on since the
         beginning. Only `later` (in journals, beyond the horizon) is approximate."""
         more = ("settled", "rejected", "tombstones", "missed")
         names = ("parked", "replaced", "unmet", "cancelled", *more)
-        total = dict.fromkeys(("pending", "later", "claimed", "aside", *names), 0)
+        total = dict.fromkeys(("pending", "limited", "later", "claimed", "aside", *names), 0)
         with answering():
             for shard in self.shards:
                 state = shard.state()
                 total["pending"] += int(self.client.zcard(shard.keys["due"]))
+                total["limited"] += int(self.client.zcount(shard.keys["due"], LIMITED_MS, "+inf"))
                 total["aside"] += int(self.client.hlen(shard.keys["aside"]))
                 for name in shard.batches():
                     total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
@@ -297,11 +301,12 @@ class Pending:
             return any(self.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
 
     def oldest_due_ms(self) -> int | None:
-        """Due time of the first pending schedule; None when nothing is pending."""
+        """Due time of the first pending schedule that waits for nothing but its time; None when
+        there is none."""
         with answering():
             heads = [
                 self.client.zrange(shard.keys["due"], 0, 0, withscores=True)
                 for shard in self.shards
             ]
-        due = [int(head[0][1]) for head in heads if head]
+        due = [int(head[0][1]) for head in heads if head and head[0][1] < LIMITED_MS]
         return min(due, default=None)

@@ -3,7 +3,9 @@
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
-`uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags.
+`uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
+`uses: waiting` it has what is in lua/parts/waiting.lua. Each knows LIMITED: what waits for its
+topic's limit has the score LIMITED + due_ms.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
-from sendlater.store.codec import VERSION_CHARS
+from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
 _HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
 _OWNED = (
@@ -45,35 +47,12 @@ _HOLDS = (
 """Whether a condition (see `operations.conditions`) holds for a schedule that is due at due_ms.
 `stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row."""
 
-_TAGS = (
-    # The tags of a packed record that begins at `at`, and where its topic begins; see codec.py.
-    "local function tags_of(packed, at) "
-    "if string.byte(packed, at) ~= 155 then return nil, at + 1 end "
-    "local head, high, low = string.byte(packed, at + 1, at + 3) "
-    "local first = at + (head == 196 and 3 or 4) "
-    "local after = first + (head == 196 and high or high * 256 + low) "
-    "return string.sub(packed, first, after - 1), after end "
-    # A schedule comes to `due` with these tags (nil: none), or gets another due time there.
-    "local function index(id, due_ms, tags) if not tags then return end "
-    "if not has_tags then redis.call('HSET', state, 'tagged', 1); has_tags = true end "
-    "redis.call('HSET', due .. ':tags', id, tags) "
-    "for tag in string.gmatch(tags, '[^,]+') do "
-    "redis.call('ZADD', due .. ':tag:' .. tag, due_ms, id) end end "
-    # Schedules leave `due`: id -> tags of those that have some.
-    "local function unindex(rows) local ids, by_tag = {}, {} "
-    "for id, tags in pairs(rows) do ids[#ids + 1] = id; "
-    "for tag in string.gmatch(tags, '[^,]+') do local some = by_tag[tag] or {}; "
-    "some[#some + 1] = id; by_tag[tag] = some end end "
-    "if #ids > 0 then redis.call('HDEL', due .. ':tags', unpack(ids)) end "
-    "for tag, some in pairs(by_tag) do "
-    "redis.call('ZREM', due .. ':tag:' .. tag, unpack(some)) end end "
-    # The same where the record is not at hand. No command where no schedule has ever had tags.
-    "local function untag(id) "
-    "unindex({[id] = has_tags and redis.call('HGET', due .. ':tags', id) or nil}) end"
-)
-"""The index of tags: per tag a sorted set beside `due`, which holds what is in `due` and has the
-tag; and a hash id -> tags, so that a schedule leaves the index without its record being read. All
-of it changes in the step in which `due` does."""
+
+def _part(name: str) -> str:
+    """lua/parts/<name>.lua on one line, without its comments."""
+    text = (resources.files(__package__) / "lua" / "parts" / f"{name}.lua").read_text()
+    lines = (line.partition("-- ")[0].strip() for line in text.splitlines())
+    return " ".join(line for line in lines if line)
 
 
 class LaneEnded(Fenced):
@@ -111,6 +90,7 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
+        lines.append(f"local LIMITED = {LIMITED_MS}")
         uses = declared.get("uses", "").split()
         if "holds" in uses:
             lines.append(_HOLDS)
@@ -119,7 +99,9 @@ class Script:
         elif "tags" in uses:  # without `state` it only moves what has been indexed
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:
-            lines.append(_TAGS)
+            lines.append(_part("tags"))
+        if "waiting" in uses:
+            lines.append(_part("waiting"))
         if declared.get("full") == "goes on":
             lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.

@@ -4,8 +4,8 @@ A shard is a handful of keys with one hash tag, so that all of a shard lies on o
 Cluster: docs/reference/keys.md describes each key.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sendlater.limits import CLAIM_BYTES_MAX, RELEASE_COUNT_MAX
@@ -58,6 +58,10 @@ class Claim:
     draining: bool = False
     held: bool = False
     """Something is due, but waits until intake has read what is on the inboxes."""
+    waited_ms: dict[bytes, int] = field(default_factory=dict)
+    """How long rows have waited for the limit of their topic."""
+    waiting: list[tuple[bytes, int, int | None]] = field(default_factory=list)
+    """Limited topics: how many rows wait, and when the next token counts; None: none is left."""
 
 
 class Shard:
@@ -69,8 +73,12 @@ class Shard:
         self.space, self.number = space, number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
-        more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus")
+        more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "limits")
         self.keys = {name: prefix + name for name in (*names, *more)}
+
+    def beside(self, number: int) -> "Shard":
+        """Another shard of the same store."""
+        return Shard(self.client, space=self.space, number=number)
 
     def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}
@@ -154,25 +162,34 @@ class Shard:
         count_max: int,
         attempt: str = "",
         bytes_max: int = CLAIM_BYTES_MAX,
+        limits: Sequence[Any] = (),
     ) -> Claim:
-        """Move what is due into `batch`, oldest first.
+        """Move what is due into `batch`, oldest first. `limits`: see `Waiting.given`.
 
         Raises StoreWentBack if the server was restarted: see `Pending.open_lane`.
         """
-        claim = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
-        got = claim(
+        verb = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
+        got = verb(
             self.client,
-            **self._keys("due", "record", "state", "batches"),
+            **self._keys("due", "record", "state", "batches", "limits"),
             **self._attempted(batch, owner, attempt),
             now_ms=now_ms,
             count_max=count_max,
             bytes_max=bytes_max,
+            rest=[*limits],
         )
         if got in (b"draining", b"held"):
             return Claim([], [], draining=got == b"draining", held=got == b"held")
-        *rows, next_due = got if isinstance(got, list) else [got]
+        rows = got if isinstance(got, list) else [got]
+        waited, waiting = rows.pop() if isinstance(rows[-1], list) else ((), ())
+        next_due = rows.pop()
         next_due_ms = int(float(next_due)) if next_due else None
-        return Claim(rows[::2], rows[1::2], next_due_ms=next_due_ms)
+        claim = Claim(rows[::2], rows[1::2], next_due_ms=next_due_ms)
+        if waiting:
+            claim.waited_ms.update(zip(waited[::2], waited[1::2], strict=True))
+            nexts = (int(at) if at else None for at in waiting[2::3])
+            claim.waiting.extend(zip(waiting[::3], waiting[1::3], nexts, strict=True))
+        return claim
 
     def arm(self, name: str) -> None:
         """Allow claims, settling and releases under this name, until the server restarts."""
@@ -191,7 +208,7 @@ class Shard:
         """Arguments of a claim that is always refused, because it names no run of any lane."""
         words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
         numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
-        keys = self._keys("due", "record", "state", "batches")
+        keys = self._keys("due", "record", "state", "batches", "limits")
         return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
 
     def close(self, batch: Batch, *, owner: int, attempt: str) -> None:

@@ -20,6 +20,7 @@ from sendlater.spark.delivery.recurring import occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
+from sendlater.store.waiting import Waiting, rates_of
 from sendlater.store.wakeup import Wake
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class ShardTask:
         self.targets_until_ms = 0
         self.told = LatenessReport(shard, clock)
         self.spans = spans_of("deliver", clock)
+        rates = rates_of(lane.limits)
+        self.waiting = Waiting(shard, rates, owner=lane.owner, shards=lane.shards)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -82,24 +85,29 @@ class ShardTask:
                 now_ms=min(now_ms, self.end_ms),
                 count_max=self.lane.claim_count,
                 attempt=self.attempt,
+                limits=self.waiting.given(),
             )
             if got.draining:
                 return
+            reserved = self.waiting.reserved(got, min(now_ms, self.end_ms))
+            next_ms = self.waiting.sooner(got.next_due_ms)
             if got.ids:
                 count += len(got.ids)
                 size += sum(map(len, got.packed))
                 yield from self._arrow(got)
-                if len(got.ids) < self.lane.claim_count // 4:
+                if len(got.ids) < self.lane.claim_count // 4 and not reserved:
                     time.sleep(self._pause_ms(now_ms) / 1000)
                     now_ms = self.clock.now_ms()
-                    if got.next_due_ms is None or got.next_due_ms > now_ms:
-                        self._wait(got.next_due_ms, now_ms)
+                    if next_ms is None or next_ms > now_ms:
+                        self._wait(next_ms, now_ms)
+            elif reserved:
+                continue
             elif ending:
                 return
             elif got.held:
                 self.wake.wait(HELD_PAUSE_MS)
             else:
-                self._wait(got.next_due_ms, now_ms)
+                self._wait(next_ms, now_ms)
 
     def _pause_ms(self, now_ms: int) -> int:
         return self.lane.poll_ms if self._leads(now_ms) else self.lane.standby_poll_ms
@@ -149,7 +157,7 @@ class ShardTask:
             yield filler(self.lane.filler_rows)
         yield filler(0)
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
-        self.told.delivered(ids, columns[0], columns[1])
+        self.told.delivered(ids, columns[0], columns[1], got.waited_ms)
         if self.spans:
             self.spans.end()
 

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from sendlater.limits import (
-    CLAIM_COUNT_MAX,
-)
+from sendlater.limits import CLAIM_COUNT_MAX
+from sendlater.store.waiting import rates_text
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -42,6 +41,8 @@ class Lane:
     """Topic for what has expired; empty: it is dropped."""
     journals: str = ""
     """Separated by commas."""
+    limits: str = ""
+    """See `rates_text`."""
 
     @classmethod
     def of(cls, settings: "Settings", *, redis_url: str, owner: int, lane: int, run: int) -> "Lane":
@@ -56,6 +57,7 @@ class Lane:
             check_targets=settings.on_kafka,
             dead_topic=settings.expired_topic,
             journals=",".join(settings.journals),
+            limits=rates_text(settings.limits),
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
 
@@ -73,6 +75,7 @@ class Lane:
             filler_rows=int(options.get("filler_rows", 0)),
             dead_topic=options.get("dead_topic", ""),
             journals=options.get("journals", ""),
+            limits=options.get("limits", ""),
             **{name: int(options[name]) for name in numbers},
         )
 

@@ -8,7 +8,7 @@
 --          given and is not the schedule's
 
 local score = redis.call('ZSCORE', due, id)
-local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
+local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
     or redis.call('HGET', aside, id)
 if packed then
     if version ~= '' and string.sub(redis.sha1hex(packed), 1, #version) ~= version then

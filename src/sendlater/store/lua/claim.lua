@@ -1,14 +1,21 @@
 -- Move schedules that are due into one batch, oldest first.
 --
--- keys: due record state batches batch
+-- keys: due record state batches batch limits
 -- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
--- uses: tags
+-- uses: tags waiting
+-- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
+--       caller; from_ms and count are tokens reserved since the last call (see reserve)
 -- full: goes on
 -- returns: {id, packed, id, packed, ..., next}, where packed is a msgpack uint64 due_ms and the record,
 --          and next is the due_ms of what is pending now ('' when nothing is);
 --          or, when nothing is due, the next due_ms as a string ('' when nothing is pending);
 --          or 'held' when what is due must wait until intake has read the inboxes (see bound);
---          or 'draining' when this owner has been asked to stop
+--          or 'draining' when this owner has been asked to stop.
+--          With limits, if anything waits for one, there is one element more: {{id, waited_ms, ...} of rows
+--          that have waited, {topic, how many wait, when the next token counts ('': none left), ...}}
+--
+-- What is for a limited topic waits (see parts/waiting.lua) until there is a token, unless its due time
+-- has half a millisecond more: so it was asked for at once (see Move).
 --
 -- A batch keeps its rows until it is settled: a reader that lost the answer reads the batch again.
 -- Refused (ENDED) if nobody would settle the rows: for a task of a dead run of the lane, for an
@@ -35,16 +42,28 @@ end
 local until_ms = math.min(now_ms, tonumber(standing[5] or '') or math.huge)
 
 local ids = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
+local limited = rest <= #ARGV and waiting()
+local waits = limited and redis.call('EXISTS', limits) == 1
 if #ids == 0 then
     local next_ms = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
-    if next_ms and tonumber(next_ms) <= now_ms then
+    if next_ms and tonumber(next_ms) <= now_ms and not waits then
         return 'held'
     end
-    return next_ms or ''
+    if not waits then
+        return next_ms or ''
+    end
 end
 -- In steps: a thousand large records must not be in memory at once.
 local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
 local rows, names, with_tags = {}, {}, {}
+local function take(id, due_ms, packed)
+    names[#names + 1] = id
+    rows[#rows + 1] = id
+    rows[#rows + 1] = '\207' .. struct.pack('>I8', due_ms) .. packed
+    if string.byte(packed) == 155 then
+        with_tags[id] = tags_of(packed, 1)
+    end
+end
 for first = 1, #ids, 2 * step do
     local some = {}
     for i = first, math.min(first + 2 * step, #ids) - 1, 2 do
@@ -58,25 +77,52 @@ for first = 1, #ids, 2 * step do
             break
         end
         missed = missed + (due_ms < late_ms and 1 or 0)
-        names[#names + 1] = some[i]
-        if string.byte(records[i]) == 155 then
-            with_tags[some[i]] = tags_of(records[i], 1)
+        local topic = limited and due_ms % 1 == 0 and limited.topic_of(records[i])
+        if topic and limited.limits[topic] then
+            limited.wait(topic, some[i], due_ms, records[i], now_ms)
+            waits = true
+        else
+            take(some[i], due_ms, records[i])
         end
-        rows[#rows + 1] = some[i]
-        rows[#rows + 1] = '\207' .. struct.pack('>I8', due_ms) .. records[i]
     end
     if bytes > bytes_max then
         break
     end
 end
-redis.call('ZREM', due, unpack(names))
-redis.call('HDEL', record, unpack(names))
-unindex(with_tags)
-redis.call('HSET', batch, unpack(rows))
-redis.call('HSET', batches, name, lane)
+local told = {{}, {}}
+if waits then
+    local room = math.max(count_max - #names, 100)
+    local function take_waiting(id, due_ms, packed, waited_ms)
+        take(id, due_ms, packed)
+        told[1][#told[1] + 1] = id
+        told[1][#told[1] + 1] = waited_ms
+        bytes, room = bytes + #packed, room - 1
+        return bytes <= bytes_max
+    end
+    local topics = redis.call('SMEMBERS', limits)
+    table.sort(topics)
+    for _, topic in ipairs(topics) do
+        if limited.limits[topic] then
+            local left, next_ms = limited.admit(limited.limits[topic], now_ms, until_ms, room, take_waiting)
+            told[2][#told[2] + 1] = topic
+            told[2][#told[2] + 1] = left
+            told[2][#told[2] + 1] = next_ms and string.format('%.0f', math.ceil(next_ms)) or ''
+        end
+    end
+end
+if #names > 0 then
+    redis.call('ZREM', due, unpack(names))
+    redis.call('HDEL', record, unpack(names))
+    unindex(with_tags)
+    redis.call('HSET', batch, unpack(rows))
+    redis.call('HSET', batches, name, lane)
+end
 if missed > 0 then
     redis.call('HINCRBY', state, 'missed', missed)
 end
 -- It saves the reader a call that finds nothing.
 rows[#rows + 1] = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or ''
+if #told[2] > 0 then
+    rows[#rows + 1] = told
+end
 return rows

@@ -6,7 +6,7 @@
 
 local score = redis.call('ZSCORE', due, id)
 if score then
-    return {'pending', '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)}
+    return {'pending', '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)}
 end
 local packed = redis.call('HGET', aside, id)
 if packed then

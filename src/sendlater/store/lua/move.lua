@@ -21,7 +21,7 @@ if not score and not set_aside then
     return {'unknown'}
 end
 local packed = set_aside and string.sub(set_aside, 10) or redis.call('HGET', record, id)
-local standing = set_aside or '\207' .. struct.pack('>I8', tonumber(score)) .. packed
+local standing = set_aside or '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. packed
 if version ~= '' and string.sub(redis.sha1hex(standing), 1, #version) ~= version then
     return {'changed'}
 end

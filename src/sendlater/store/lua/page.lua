@@ -78,7 +78,7 @@ for i = at, last, step do
             or string.sub(packed, at, at + #topic_b - 1) == topic_b)
             and (header_name == '' or has_header(packed)) then
             found[#found + 1] = id
-            found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1])) .. packed
+            found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1]) % LIMITED) .. packed
         end
     end
     left = left - 1

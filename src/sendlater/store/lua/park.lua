@@ -160,7 +160,7 @@ end
 -- Whether a condition holds for what stands under an id.
 local function met(only_if, id, due_ms)
     local score = redis.call('ZSCORE', due, id)
-    local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
+    local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
         or (has_aside and redis.call('HGET', aside, id))
     return holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
 end

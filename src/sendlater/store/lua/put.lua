@@ -13,7 +13,7 @@
 -- does not put it back, and a row set aside is dropped.
 
 local score = redis.call('ZSCORE', due, id)
-local packed = score and '\207' .. struct.pack('>I8', tonumber(score)) .. redis.call('HGET', record, id)
+local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
     or redis.call('HGET', aside, id)
 local stands, claimed = packed and 'pending' or '', {}
 for _, name in ipairs(redis.call('HKEYS', batches)) do

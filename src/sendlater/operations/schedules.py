@@ -218,11 +218,10 @@ class Operations:
         """Cancel many, in the store and on the inbox; `before` says where their records are."""
         answers = self.admin.cancel_many(ids)
         for n, ((_, version), old) in enumerate(zip(ids, before, strict=True)):
-            if answers[n] is not Answer.DELIVERING or old is None:
-                continue
-            if old.plan and version in ("", old.version):
+            recurs = old is not None and old.plan and version in ("", old.version)
+            if recurs and answers[n] is Answer.DELIVERING:
                 # Claimed, but it comes again: this ends it before it is put back, or after.
-                self.pending.shard_of(old.id).park([old.id, "", ""])
+                self.pending.shard_of(ids[n][0]).park([ids[n][0], "", ""])
                 answers[n] = Answer.CANCELLED
         if self.settings.on_kafka:
             records = [
@@ -252,8 +251,8 @@ class Operations:
 
     def deliver_now(self, schedule_id: bytes, *, version: str = "") -> Changed:
         """Make a schedule due at once, past the limit of its topic. The inbox gets no copy."""
-        at_once = Move(schedule_id, self.clock.now_ms(), version, at_once=True)
-        return self._move(at_once, copied=False)
+        now_ms = self.clock.now_ms()
+        return self._move(Move(schedule_id, now_ms, version, at_once=True), copied=False)
 
     def _move(self, move: Move, *, copied: bool) -> Changed:
         self.catch_up()

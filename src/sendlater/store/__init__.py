@@ -1,7 +1,8 @@
 """The pending store: where schedules wait. Verbs: park, claim, settle, release, fence, cancel."""
 
-from sendlater.store.admin import Admin, Answer, Delivery, Filter, Move, Page
+from sendlater.store.admin import Admin, Answer, Filter, Move, Page
 from sendlater.store.pending import Pending
+from sendlater.store.recent import Delivery
 from sendlater.store.shard import Batch, Claim, Shard
 
 __all__ = [

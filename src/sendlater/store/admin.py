@@ -8,21 +8,18 @@ from enum import StrEnum
 from itertools import islice, product
 from typing import Any
 
-import msgspec
-
 from sendlater.limits import (
     BUCKET_SAMPLES,
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
     PAGE_COUNT_MAX,
-    RECENT_COUNT_MAX,
-    TALLY_NAMES_MAX,
 )
 from sendlater.model import DUE_MS_MAX, Schedule, State
 from sendlater.store.codec import LIMITED_MS, unpack
 from sendlater.store.connection import answering
 from sendlater.store.pages import Place, look, place_of
 from sendlater.store.pending import Pending
+from sendlater.store.recent import Delivery, tell, told
 from sendlater.store.scripts import Script, run_many, script
 from sendlater.store.shard import Shard
 
@@ -94,16 +91,6 @@ class Timeline:
     counts: list[int]
     topics: dict[str, list[int]]
     sampled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One of the last deliveries: when it was due, and when it was handed to the producer."""
-
-    id: bytes
-    topic: str
-    due_ms: int
-    at_ms: int
 
 
 class Admin:
@@ -335,26 +322,8 @@ class Admin:
 
     def recent(self, *, count_max: int) -> list[Delivery]:
         """The last deliveries, latest first; at high rates a sample of them."""
-        rows: list[Delivery] = []
         with answering():
-            for shard in self.pending.shards:
-                for packed in shard.client.lrange(shard.keys["recent"], 0, count_max - 1):
-                    schedule_id, topic, due_ms, at_ms = msgspec.msgpack.decode(packed)
-                    rows.append(Delivery(schedule_id, topic.decode(), due_ms, at_ms))
+            rows = [
+                row for shard in self.pending.shards for row in told(shard, count_max=count_max)
+            ]
         return sorted(rows, key=lambda row: -row.at_ms)[:count_max]
-
-
-def tell(shard: Shard, counts: dict[str, int], recent: Sequence[Delivery] = ()) -> None:
-    """Add to a shard's counters and last deliveries, in one call."""
-    flat = [part for name, count in counts.items() for part in (name, count)]
-    rows = [msgspec.msgpack.encode((r.id, r.topic.encode(), r.due_ms, r.at_ms)) for r in recent]
-    if flat or rows:
-        script("tell")(
-            shard.client,
-            tally=shard.keys["tally"],
-            recent=shard.keys["recent"],
-            names_max=TALLY_NAMES_MAX,
-            recent_max=RECENT_COUNT_MAX,
-            recent_count=len(rows),
-            rest=rows + flat,
-        )

@@ -26,7 +26,7 @@ from sendlater.spark.datasource.options import count, installation, store
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.recurring import occurrences
 from sendlater.store import Batch, Claim, Pending, Shard
-from sendlater.store.admin import tell
+from sendlater.store.recent import tell
 
 if TYPE_CHECKING:
     import pyarrow as pa

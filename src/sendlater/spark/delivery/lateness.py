@@ -13,7 +13,7 @@ from sendlater.clock import Clock
 from sendlater.errors import StoreUnavailable
 from sendlater.limits import LATE_BUCKETS_MS, RECENT_TOLD_MAX
 from sendlater.store import Shard
-from sendlater.store.admin import Delivery, tell
+from sendlater.store.recent import Delivery, tell
 
 NO_WAITS: Mapping[bytes, int] = {}
 TELL_EVERY_MS = 250

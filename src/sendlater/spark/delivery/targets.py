@@ -25,8 +25,8 @@ from sendlater.model import Reason, Schedule, Target
 from sendlater.spark.delivery.refusal import refusal, rejected
 from sendlater.spark.kafka_sink import request_bytes_max
 from sendlater.store import Pending, Shard
-from sendlater.store.admin import tell
 from sendlater.store.codec import unpack
+from sendlater.store.recent import tell
 
 TICK_S = 0.1
 ASIDE_COUNT_MAX = 500

@@ -15,9 +15,9 @@ from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
 from sendlater.spark.intake.plans import RECURS, read_plan
 from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
-from sendlater.store.admin import tell
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
+from sendlater.store.recent import tell
 
 if TYPE_CHECKING:
     import pyarrow as pa

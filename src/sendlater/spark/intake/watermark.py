@@ -20,7 +20,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.errors import Fenced, MissingInbox, StoreWentBack, Unavailable
 from sendlater.limits import WATERMARK_LOOKS_MAX
 from sendlater.store import Pending
-from sendlater.store.admin import tell
+from sendlater.store.recent import tell
 
 TICK_S = 0.1
 """Pause between two requests to the broker while deliveries may wait for the answer."""

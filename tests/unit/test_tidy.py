@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from sendlater.store.scripts import script
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "sendlater"
 GROUND = (
@@ -176,6 +178,14 @@ def test_a_script_names_the_keys_and_arguments_it_uses() -> None:
             body += " owner state"  # the loader asks whether the one is the other's
         unused = [name for name in names if not re.search(rf"\b{name}\b", body)]
         assert not unused, (path.name, unused)
+
+
+def test_no_comment_hides_what_is_put_before_a_script() -> None:
+    """It is one line: a comment in it would end with the line."""
+    for path in sorted((SRC / "store" / "lua").glob("*.lua")):
+        put_before, _, _ = script(path.stem).lua.partition(path.read_text().partition("\n")[0])
+        assert "--" not in put_before, path.name
+        assert "\n" not in put_before, path.name
 
 
 def test_every_test_file_has_a_name_of_its_own() -> None:

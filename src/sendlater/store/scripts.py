@@ -51,7 +51,7 @@ _HOLDS = (
 def _part(name: str) -> str:
     """lua/parts/<name>.lua on one line, without its comments."""
     text = (resources.files(__package__) / "lua" / "parts" / f"{name}.lua").read_text()
-    lines = (line.partition("-- ")[0].strip() for line in text.splitlines())
+    lines = (line.partition("--")[0].strip() for line in text.splitlines())
     return " ".join(line for line in lines if line)
 
 

@@ -1,6 +1,7 @@
 """The wishes of docs/cookbook.md, one after the other in one installation in memory."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import pytest
 
 import sendlater
 from sendlater.clock import FixedClock
+from sendlater.config import Settings
 from sendlater.model import Record
 from sendlater.testing import Fake
 
@@ -46,7 +48,7 @@ def kitchen() -> Kitchen:
 
 
 def test_there_are_twenty_wishes_and_each_has_an_example(kitchen: Kitchen) -> None:
-    assert len(kitchen.said) >= 21
+    assert len(kitchen.said) >= 22
     assert "" not in kitchen.said
 
 
@@ -95,6 +97,14 @@ def test_what_was_said(kitchen: Kitchen) -> None:
         one.value for one in said["Test it without waiting"]["fake"].delivered("reminders")
     ] == [b"in two years"]
     assert [one.value for one in kitchen.fake.delivered("mail")] == [b"hello"]
+
+
+def test_the_limit_is_a_setting() -> None:
+    (table,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+
+    limits = Settings(**tomllib.loads(table)).limits
+
+    assert (limits["sms"].per_second, limits["sms"].burst) == (50, 100)
 
 
 def test_a_failed_message_comes_back(kitchen: Kitchen) -> None:

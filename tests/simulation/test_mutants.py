@@ -234,6 +234,20 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         ALIVE,
         (lua("begin", "tonumber(of_run) < run", "false"),),
     ),
+    "what recurs stays in its batch beside its occurrence": (
+        ALIVE,
+        (lua("recur", "redis.call('HDEL', batch, id)", ""),),
+    ),
+    "what recurs is forgotten when it was claimed": (
+        (),
+        (
+            lua(
+                "recur",
+                "redis.call('HSET', record, id, ARGV[i + 4])",
+                "redis.call('ZREM', due, id)",
+            ),
+        ),
+    ),
     "claims before it is due": (
         (),
         (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),

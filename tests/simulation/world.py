@@ -351,7 +351,7 @@ class World:
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
     *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),
-    *("release", "remove", "settle", "settle_some", "tell"),
+    *("recur", "release", "remove", "settle", "settle_some", "tell"),
 )
 """Scripts that the simulation calls; and `claim`."""
 

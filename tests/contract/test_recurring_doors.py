@@ -206,6 +206,20 @@ def test_the_fake_delivers_each_occurrence_at_its_time():
         assert client.list().items == []
 
 
+def test_a_plan_is_a_part_of_a_version_in_the_fake():
+    fake = Fake()
+    with fake.scheduler() as client:
+        versions = set()
+        for words in ({"every": "15m"}, {"every": "15m", "count": 3}, {"delay": "15m"}):
+            client.send_later("t", "v", id="i", **words)
+            versions.add(client.get("i").version)
+        assert len(versions) == 3
+        client.send_later("t", "v", id="i", every="15m")
+        before = client.get("i").version
+        fake.advance("16m")
+        assert client.get("i").version != before
+
+
 def test_the_fake_misses_what_nobody_delivered_in_time():
     fake = Fake()
     with fake.scheduler() as client:

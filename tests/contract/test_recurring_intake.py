@@ -67,6 +67,18 @@ def test_a_null_value_cancels_it(spark, redis_url, space):  # noqa: F811
     assert parked(spark, redis_url, space, records).list(count_max=9) == []
 
 
+def test_a_plan_counts_only_if_its_condition_holds(spark, redis_url, space):  # noqa: F811
+    def sent(value, *headers):
+        return schedule(EVERY, TARGET, *headers, value=value)
+
+    absent = (names.IF, b"absent")
+    found = only(parked(spark, redis_url, space, [sent(b"1", absent), sent(b"2", absent)]))
+    assert (found.record.value, found.due_ms) == (b"1", READ_MS + HOUR)
+    assert read_text(found.plan).every_ms == HOUR
+    later = [sent(b"3", (names.IF, b"later")), sent(b"4")]
+    assert only(parked(spark, redis_url, f"{space}-later", later)).record.value == b"4"
+
+
 def test_what_the_client_encodes_is_read_whole(spark, redis_url, space):  # noqa: F811
     """Also a copy of a change: it is due at another time than it is planned."""
     plan = make_plan(now_ms=READ_MS, every_ms=HOUR, count=7, jitter_ms=9)

@@ -327,6 +327,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     due, target = entry.header(names.DUE_MS), entry.header(names.TARGET_TOPIC)
     expires, after = entry.header(names.EXPIRES), entry.header(names.EXPIRES_AFTER)
     moved = entry.header(names.CHANGE) or entry.header(names.AGAIN)
+    recurs = any(entry.header(name) is not None for name in names.PLANS)
     too_soon = expires is not None and due is not None and int(expires) < int(due) and not moved
     expiry: tuple[int | None, int | None] = (None, None)
     body: tuple[Any, ...]
@@ -335,6 +336,13 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         waited = entry.header(names.ID)
         about_rejected = done is not None and waited == done.replace(b"/", b"-")
         body = (entry.key, None, *nothing, done, None, "headers")
+    elif entry.key is not None and recurs:
+        # Its task reads the plan: see spark/intake/plans.py.
+        where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
+        headers = _structs(entry.headers)
+        body = (entry.key, entry.timestamp_ms, *where, entry.value, headers, "headers")
+        after_ms = None if after is None else round(float(after) * 1_000)
+        expiry = (None, after_ms)
     elif entry.key is None or due is None or too_soon:
         reason = Reason.BAD_EXPIRY if too_soon else Reason.NO_TIME
         told = [
@@ -360,6 +368,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
+    if recurs and entry.value is not None and body[-1] != "rejected":
+        change = b"recurs " + (change or b"")
     shard = zlib.crc32(body[0]) % settings.shards
     return (*body, *expiry, tags, *origin, shard, None if change is None else change.decode())
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from broker import Broker, Entry
 from engine import Simulation
+from recurring import close_recurring, look_at_recurring
 from tag_index import index_meant, index_of
 from world import START_MS, Actor, World
 
 from sendlater.dialects import names
-from sendlater.model import Expiry
+from sendlater.dialects.recurrence import Plan, read_text
+from sendlater.model import Expiry, Schedule
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import unpack
 
@@ -32,6 +34,24 @@ class Version:
     arrivals: list[str] = field(default_factory=list)
     allowed: Counter[str] = field(default_factory=Counter)
     """Copies beyond the first that a crash may cause, by reason."""
+    recurs: Any = None
+    """Of a recurring schedule: a `Recurring`."""
+    planned_ms: int | None = None
+    """Of an occurrence of one."""
+
+    def occurrence(self, planned_ms: int, due_ms: int) -> "Version":
+        """An occurrence of this one."""
+        return Version(
+            self.id,
+            due_ms,
+            self.value,
+            self.target,
+            self.expiry,
+            self.place,
+            self.acked_ms,
+            self.acked_at,
+            planned_ms=planned_ms,
+        )
 
     @property
     def expires_ms(self) -> int | None:
@@ -101,6 +121,8 @@ class Ledger:
             now_ms = self.world.now_ms()
             sent = sum(one.expires_ms is None or one.expires_ms >= now_ms for one in taken)
             self.admitted.append((self.world.elapsed, sent))
+        if verb == "recur":
+            look_at_recurring(self, actor, args, answer)
         if verb == "park":
             keys = int(args[1])
             given = args[2 + keys :]  # owner, journal, rejected_count, sources, then the sources
@@ -146,7 +168,7 @@ class Ledger:
             early_ms = row["due_ms"] - actor.clock_read
             self._break(f"{early_ms} ms early: {version.id!r}")
         self._look_at_expiry(version, actor, row)
-        if row["dialect"] != "rejected":
+        if row["dialect"] != "rejected" and version.planned_ms is None:
             self._look_for_newer(version, claimed_at)
         self._allow(version, actor, claimed_at, rejected=row["dialect"] == "rejected")
         version.handed_at.append(claimed_at)
@@ -155,17 +177,31 @@ class Ledger:
     def _version(self, row: Mapping[str, Any]) -> Version | None:
         named = self.by_value.get(row["value"], [])
         if row["dialect"] != "rejected":
+            told, _, planned = row["id"].rpartition(b"@")
+            for one in named:
+                if one.recurs and one.id == told and planned.isdigit():
+                    found: Version | None = one.recurs.occurrences.get(int(planned))
+                    return found
             named = [v for v in named if v.id == row["id"] and v.due_ms == row["due_ms"]]
         return named[-1] if named else None
 
-    def _look_for_newer(self, version: Version, claimed_at: float) -> None:
+    def plan_of(self, schedule: Schedule) -> Plan:
+        """When a schedule comes again."""
+        return read_text(schedule.plan)
+
+    def _look_for_newer(
+        self, version: Version, claimed_at: float, *, read_until: float | None = None
+    ) -> None:
+        """Neither newer versions nor cancellations came before a claim; what recurs is marked in
+        its batch, so that they count until an occurrence takes its place."""
+        read_until = claimed_at if read_until is None else read_until
         assert version.due_ms is not None
         for newer in () if self.unsure[version.id] else self._newer(version):
             assert newer.place is not None
             topic, number, offset = newer.place
             shard = self.pending.shard_of(version.id).number
             read = [at for at, end in self.read[f"{topic}/{number}", shard] if end > offset]
-            if read and read[0] < claimed_at and not self._lost_since(read[0]):
+            if read and read[0] < read_until and not self._lost_since(read[0]):
                 self._break(f"{_told(version)} claimed after intake had read {_told(newer)}")
             elif newer.acked_ms <= version.due_ms - self.settings.margin_ms:
                 if version.due_ms <= self.forced_ms:
@@ -175,10 +211,11 @@ class Ledger:
                 elif newer.acked_at < claimed_at:
                     self._break(f"{_told(version)} delivered, {_told(newer)} came in time")
         for at, schedule_id, due_ms, value, died in self.taken_back:
-            same = (schedule_id, due_ms, value) == (version.id, version.due_ms, version.value)
+            same = (schedule_id, value) == (version.id, version.value)
+            same = same and (version.planned_ms is not None or due_ms == version.due_ms)
             # A door that died has answered nobody. The journal never learned, and is read again.
             read_again = self.rebuilt or self.settings.horizon_ms is not None
-            if same and not (died and read_again) and at < claimed_at and not self._lost_since(at):
+            if same and not (died and read_again) and at < read_until and not self._lost_since(at):
                 self._break(f"{_told(version)} claimed after a door had taken it back")
 
     def _look_at_expiry(self, version: Version, actor: Actor, row: Mapping[str, Any]) -> None:
@@ -235,13 +272,12 @@ class Ledger:
         """Everything has settled: what is missing, twice, or left over."""
         for versions in self.by_id.values():
             for version in versions:
+                if version.recurs:
+                    close_recurring(self, version)
+                    continue
                 if self.is_owed(version) and not version.arrivals:
                     self._break(f"lost: {_told(version)}")
-                extra = len(version.arrivals) - 1
-                if extra > sum(version.allowed.values()):
-                    self._break(f"{extra + 1} times: {_told(version)}, allowed {version.allowed}")
-                elif extra > 0:
-                    self.excused.update(dict(version.allowed.most_common(1)))
+                self.count(version)
         self._look_for_leftovers()
         self._look_at_the_rate()
 
@@ -268,6 +304,14 @@ class Ledger:
         for place in found.keys() | meant.keys():
             if found.get(place) != meant.get(place):
                 self._break(f"tag {place}: {found.get(place)}, pending: {meant.get(place)}")
+
+    def count(self, version: Version) -> None:
+        """It arrived once, or as often as a crash may cause."""
+        extra = len(version.arrivals) - 1
+        if extra > sum(version.allowed.values()):
+            self._break(f"{extra + 1} times: {_told(version)}, allowed {version.allowed}")
+        elif extra > 0:
+            self.excused.update(dict(version.allowed.most_common(1)))
 
     def _look_for_leftovers(self) -> None:
         self.look_at_tags()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ import redis
 from broker import TARGET, Broker
 from engine import Simulation, in_place
 from promises import Ledger, Loss, Version
+from recurring import Recurring
 from world import START_MS, Actor, Event, Process, Stuck, World
 
 from sendlater.config import Settings, load
 from sendlater.dialects import names
 from sendlater.dialects.encode import expiry_headers
+from sendlater.dialects.recurrence import make_plan
 from sendlater.dialects.tags import tags_headers
 from sendlater.errors import SendlaterError
 from sendlater.local.redis_server import RedisServer
@@ -56,7 +59,7 @@ SHRINK_S = 20.0
 VERBS = (
     *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
-    *("complete", "remove", "cancel", "move", "expire", "reserve", "unlimit"),
+    *("complete", "remove", "cancel", "move", "expire", "recur", "reserve", "unlimit"),
 )
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
@@ -113,6 +116,11 @@ class Plan:
         found += [_second_thought(rng, one) for one in found if rng.random() < 0.4]
         creating = random.Random(f"create {seed}")  # what else happens stays the same
         created = [_creation(creating, one) for one in found if creating.random() < 0.2]
+        recurring = random.Random(f"recur {seed}")
+        again = [_recurrence(recurring, ids, n) for n in range(recurring.choice((0, 1, 3, 6)))]
+        again += [_second_thought(recurring, one) for one in again if recurring.random() < 0.4]
+        if journal:
+            again = []  # refused there
         kinds = rng.sample(faults, min(len(faults), rng.choice((1, 2, 3, 5))))
         count = rng.choice((0, 1, 2, 3, 4, 6, 9)) if faults else 0
         if set(kinds) <= set(SMALL):
@@ -126,7 +134,7 @@ class Plan:
             rng.random() < 0.5,
             "6s" if journal and rng.random() < 0.3 else "",
             random.Random(f"limit {seed}").choice((0, 0, 4, 20)),
-            tuple(sorted(found + created, key=lambda one: one.at_ms)),
+            tuple(sorted(found + created + again, key=lambda one: one.at_ms)),
         )
 
     @property
@@ -204,6 +212,31 @@ def _creation(rng: random.Random, first: Happening) -> Happening:
         "number": number,
     }
     return Happening(max(0.0, at_ms), "door-create", {**first.facts, **changed})
+
+
+def _recurrence(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
+    """Something that comes again, for long enough that what goes wrong meets it."""
+    own = b"every-%d" % number
+    number += 4_000
+    every_ms = rng.choice((1_000, 1_500, 3_000))
+    count = rng.choice((1, 2, 4, 8))
+    facts = {
+        "id": own if rng.random() < 0.8 else rng.choice([i for i in ids if len(i) < 400] or [own]),
+        "due_in": every_ms,
+        "topic": rng.choices(("out", "slow-2"), (85, 15))[0],
+        "value": b"%d." % number + b"v" * rng.choice((0, 3, 300)),
+        "dies": rng.random() < 0.1,
+        "change": f"r{number}",
+        "number": number,
+        "expires_in": None,
+        "after_due": False,
+        "every_ms": every_ms,
+        "count": count,
+        "missed": rng.choice(("one", "one", "all", "none")),
+        "jitter_ms": rng.choice((0, 0, 700)),
+        "end_in": rng.choice((None, None, 5_000, 12_000)),
+    }
+    return Happening(rng.random() * BUSY_MS * 0.7, "recur", facts)
 
 
 def _second_thought(rng: random.Random, first: Happening) -> Happening:
@@ -383,6 +416,33 @@ class Run:
         ]
         self._append(self.ledger.write(Version(id, due_ms, value, topic, expiry)), headers)
 
+    def _recur(self, *, id: bytes, topic: str, value: bytes, **facts: Any) -> None:
+        now_ms = self.world.now_ms()
+        told = {
+            names.EVERY: f"{facts['every_ms']}ms",
+            names.COUNT: str(facts["count"]),
+            names.MISSED: facts["missed"],
+            names.JITTER: f"{facts['jitter_ms']}ms",
+            names.TARGET_TOPIC: topic,
+        }
+        end_ms = None if facts["end_in"] is None else now_ms + facts["end_in"]
+        if end_ms is not None:
+            end = datetime.fromtimestamp(end_ms / 1_000, UTC)
+            told[names.END] = end.isoformat(timespec="milliseconds")
+        plan = make_plan(
+            now_ms=now_ms,
+            every_ms=facts["every_ms"],
+            count=facts["count"],
+            missed=facts["missed"],
+            jitter_ms=facts["jitter_ms"],
+            end_ms=end_ms,
+        )
+        self._latest_ms = max(self._latest_ms, now_ms + (facts["count"] + 1) * facts["every_ms"])
+        version = Version(id, plan.due_ms(id), value, topic, recurs=Recurring(plan))
+        self._append(
+            self.ledger.write(version), [(name, text.encode()) for name, text in told.items()]
+        )
+
     def _cancel(self, *, id: bytes, **_: Any) -> None:
         self._append(self.ledger.write(Version(id, None, None)), [])
 
@@ -414,6 +474,10 @@ class Run:
             return
         found = self.pending.get(id)
         newest = max(versions, key=lambda one: one.place, default=None)
+        if newest is not None and newest.recurs:
+            if found is None and self.ledger.is_owed(newest) and not newest.recurs.ended:
+                self.ledger._break(f"a door does not see {id!r}, which comes again")
+            return
         if newest is None or newest.target != "out" or newest.handed_at or newest.arrivals:
             return
         if found is None and self.ledger.is_owed(newest) and not self._expired(newest):
@@ -425,6 +489,10 @@ class Run:
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
         answer = Admin(self.pending).cancel(id, version=found.version if found else "")
+        if answer is Answer.DELIVERING and found is not None and found.plan:
+            # As Operations.cancel_many: it comes again, and that is what it ends.
+            self.pending.shard_of(id).park([id, "", ""])
+            answer = Answer.CANCELLED
         if answer is Answer.CANCELLED:
             if found is not None:  # or it was parked only after this door had looked
                 self.ledger.taken_back.append(
@@ -435,7 +503,7 @@ class Run:
             self.world.pause(self.world.rng.random() * 20)
             self._append(self.ledger.write(Version(id, None, None)), [])
         alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
-        if answer is Answer.UNKNOWN and found is not None and alone:
+        if answer is Answer.UNKNOWN and found is not None and alone and not found.plan:
             for version in self.ledger.by_value[found.record.value]:
                 # What its target has refused, or what has expired, waits as a rejected record.
                 same = version.id == id and version.due_ms == found.due_ms
@@ -448,12 +516,20 @@ class Run:
         known = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up():
             return
+        found = self.pending.get(id)
+        if found is not None and found.plan:
+            return
         due_ms = self.world.now_ms() + max(0, due_in)
         self.ledger.unsure[id] += 1
         version = self.ledger.write(Version(id, due_ms, None))
         _, after = Admin(self.pending).move(Move(id, due_ms, "", change))
         if after is not None:
             self._latest_ms = max(self._latest_ms, due_ms)
+            if after.plan:
+                # What came again has taken its place: as if this door had died.
+                self.ledger.by_id[id].remove(version)
+                self.ledger.unsure[id] += 1
+                return
             version.value, version.expiry = after.record.value, after.expiry
             self.ledger.by_value[version.value].append(version)
             if dies:

@@ -268,6 +268,20 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         (),
         (lua("parts/waiting", "score == LIMITED + due_ms and", "score and"),),
     ),
+    "what recurs stays in its batch beside its occurrence": (
+        ALIVE,
+        (lua("recur", "redis.call('HDEL', batch, id)", ""),),
+    ),
+    "what recurs is forgotten when it was claimed": (
+        (),
+        (
+            lua(
+                "recur",
+                "redis.call('HSET', record, id, ARGV[i + 4])",
+                "redis.call('ZREM', due, id)",
+            ),
+        ),
+    ),
     "claims before it is due": (
         (),
         (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),

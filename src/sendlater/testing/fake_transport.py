@@ -158,7 +158,7 @@ class FakeTransport:
         delivers, after = step(plan, schedule.id, due_ms=schedule.due_ms, now_ms=now_ms)
         if after is not None:
             again = replace(schedule, due_ms=after.due_ms(schedule.id), plan=after.text)
-            self.pending[schedule.id] = again
+            self.pending[schedule.id] = _versioned(again)
         return occurrence(schedule, plan) if delivers else None
 
     def _check(self, schedule: Schedule) -> None:
@@ -175,7 +175,8 @@ class FakeTransport:
 
 
 def _versioned(schedule: Schedule) -> Schedule:
-    told = repr((schedule.due_ms, schedule.record, schedule.expiry, schedule.tags))
+    own = (schedule.due_ms, schedule.record, schedule.expiry, schedule.tags, schedule.plan)
+    told = repr(own)
     version = hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()[:16]
     return replace(schedule, version=version)
 

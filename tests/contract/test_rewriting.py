@@ -13,11 +13,11 @@ from sendlater.store.rebuild import JournalCopy
 VERSION = "s/0/5"
 
 
-def schedule(*, at: int, due_ms: int = 50) -> Schedule:
+def schedule(*, at: int, due_ms: int = 50, value: bytes | None = None) -> Schedule:
     return Schedule(
         id=b"a",
         due_ms=due_ms,
-        record=Record(topic="t", value=b"%d" % at),
+        record=Record(topic="t", value=value or b"%d" % at),
         dialect="headers",
         origin=Origin(topic="s", partition=0, position=at, timestamp_ms=1),
     )
@@ -133,6 +133,27 @@ def test_the_copy_of_a_change_stays_to_be_buried_as_itself(store: Store) -> None
     store.shard.park([b"a", "c|50", pack(schedule(at=9))], journal=True)
     store.read(schedule(at=10), copy_of=VERSION)
     assert store.bury() == [(b"a", b"s/0/9")]
+
+
+def test_copies_of_changes_leave_what_is_newer(store: Store) -> None:
+    """It was acknowledged between the change in the store and its copy on the inbox."""
+    moved = pack(schedule(at=9, value=b"5"))
+    for seen, change, copy in (("", "move|50", moved), ("9", "cancel|", b"")):
+        store.shard.client.zadd(store.shard.keys["changes"], {change.partition("|")[0]: 1})
+        store.read(schedule(at=8, due_ms=60))
+        store.shard.park([b"a", change, copy], ends=[("s/0", seen, "9")], journal=True)
+        assert store.stands() == (60, 8)
+        assert store.overtaken(), "compaction would keep only the copy"
+        store.shard.client.delete(store.shard.keys["overtaken"])
+
+
+def test_the_copy_of_a_move_is_what_stands_from_then_on(store: Store) -> None:
+    store.shard.client.zadd(store.shard.keys["changes"], {"move": 1})
+    store.read(schedule(at=8, due_ms=60))
+    copy = pack(schedule(at=9, value=b"8"))
+    store.shard.park([b"a", "move|60", copy], ends=[("s/0", "", "9")], journal=True)
+    assert store.stands() == (60, 9)
+    assert not store.overtaken()
 
 
 def test_a_copy_beyond_what_is_planned_in_is_left_to_planning(store: Store) -> None:

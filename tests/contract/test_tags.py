@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from redis_commands import counted
 from rest_calls import FAR_MS, ids, refused, send
 from tag_index import index_meant, index_of
 from test_cli_changes import scheduler, sendlater  # noqa: F401
@@ -167,16 +168,9 @@ def row(schedule):
 
 @pytest.fixture
 def commands(pending):
-    """How many commands Redis has run since the last call, those within scripts included."""
-
-    def count():
-        told = pending.client.info("commandstats").values()
-        made = sum(one["calls"] for one in told) - count.before
-        count.before += made
-        return made
-
-    count.before = 0
-    return count
+    """How many commands Redis has run since the last call."""
+    with counted(pending.client, pending.space) as count:
+        yield lambda: count().total()
 
 
 def test_a_plain_schedule_costs_no_command_more_where_others_have_tags(pending, commands):

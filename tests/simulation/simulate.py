@@ -486,9 +486,13 @@ class Run:
     def _door_cancel(self, *, id: bytes, dies: bool, **_: Any) -> None:
         if not self._caught_up():
             return
+        known = [v for v in self.ledger.by_id[id] if v.place is not None]
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
-        answer = Admin(self.pending).cancel(id, version=found.version if found else "")
+        change = f"cancel-{id.decode()}-{int(self.world.elapsed)}"
+        answer = Admin(self.pending).cancel(
+            id, version=found.version if found else "", change=change
+        )
         if answer is Answer.DELIVERING and found is not None and found.plan:
             # As Operations.cancel_many: it comes again, and that is what it ends.
             self.pending.shard_of(id).park([id, "", ""])
@@ -501,7 +505,11 @@ class Run:
             if dies:
                 return
             self.world.pause(self.world.rng.random() * 20)
-            self._append(self.ledger.write(Version(id, None, None)), [])
+            if any(v.place is not None and v not in known for v in self.ledger.by_id[id]):
+                # Written since the door looked: it stays, although this copy comes behind it.
+                self.ledger.unsure[id] += 1
+            copy = self.ledger.write(Version(id, None, None))
+            self._append(copy, [(names.CHANGE, change.encode())])
         alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
         if answer is Answer.UNKNOWN and found is not None and alone and not found.plan:
             for version in self.ledger.by_value[found.record.value]:

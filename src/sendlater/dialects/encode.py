@@ -107,13 +107,15 @@ def encode_tombstone(*, id: bytes, version: str) -> Record:
     )
 
 
-def encode_cancel(*, inbox: str, id: bytes) -> Record:
-    """The record that cancels `id` on `inbox` (dialect `headers`): its value is null.
+def encode_cancel(*, inbox: str, id: bytes, change: str = "") -> Record:
+    """The record that cancels `id` on `inbox` (dialect `headers`): its value is null. A store that
+    knows `change` has done so already, and ignores it.
 
     Raises BadRequest for an id that would be rejected.
     """
     _check_id(id)
-    return Record(topic=inbox, key=id, value=None)
+    headers: Headers = [(names.CHANGE, change.encode())] if change else []
+    return Record(topic=inbox, key=id, value=None, headers=headers)
 
 
 def encode_envelope(

@@ -216,17 +216,17 @@ class Operations:
         self, ids: Sequence[tuple[bytes, str]], before: Sequence[Schedule | None]
     ) -> list[Answer]:
         """Cancel many, in the store and on the inbox; `before` says where their records are."""
-        answers = self.admin.cancel_many(ids)
+        changes = [new_id() if self.settings.on_kafka else "" for _ in ids]
+        answers = self.admin.cancel_many(ids, changes=changes)
         for n, ((_, version), old) in enumerate(zip(ids, before, strict=True)):
             recurs = old is not None and old.plan and version in ("", old.version)
-            if recurs and answers[n] is Answer.DELIVERING:
-                # Claimed, but it comes again: this ends it before it is put back, or after.
+            if recurs and answers[n] is Answer.DELIVERING:  # it ends when it would be put back
                 self.pending.shard_of(ids[n][0]).park([ids[n][0], "", ""])
                 answers[n] = Answer.CANCELLED
         if self.settings.on_kafka:
             records = [
-                (encode_cancel(inbox=inbox, id=schedule_id), partition)
-                for (schedule_id, _), answer, old in zip(ids, answers, before, strict=True)
+                (encode_cancel(inbox=inbox, id=i, change=change), partition)
+                for (i, _), change, answer, old in zip(ids, changes, answers, before, strict=True)
                 if answer is Answer.CANCELLED
                 for inbox, partition in [self.home(old)]
             ]

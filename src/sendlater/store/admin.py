@@ -226,18 +226,30 @@ class Admin:
             ]
         return max((int(tail[0][1]) for tail in tails if tail), default=None)
 
-    def cancel(self, schedule_id: bytes, *, version: str = "") -> Answer:
-        """Cancel a schedule; with `version`, only if that is still its version."""
-        return self.cancel_many([(schedule_id, version)])[0]
+    def cancel(self, schedule_id: bytes, *, version: str = "", change: str = "") -> Answer:
+        """Cancel a pending schedule: any version, or only `version` if given; see `cancel_many`."""
+        return self.cancel_many([(schedule_id, version)], changes=[change])[0]
 
-    def cancel_many(self, ids: Sequence[tuple[bytes, str]]) -> list[Answer]:
-        """The same for (id, version) pairs, in two round trips per shard."""
-        cancel = script("cancel")
+    def cancel_many(
+        self, ids: Sequence[tuple[bytes, str]], *, changes: Sequence[str] = ()
+    ) -> list[Answer]:
+        """The same for many, in two round trips per shard. `changes` are the names of their copies
+        on the inbox, if there are any: this store will ignore those."""
+        keys = ("due", "record", "state", "batches", "changes", "aside")
+        kept = {"now_ms": time.time_ns() // 1_000_000, "keep_ms": CHANGE_KEPT_MS}
         calls = [
-            self._call(i, ("due", "record", "state", "batches", "aside"), id=i, version=version)
-            for i, version in ids
+            self._call(
+                schedule_id,
+                keys,
+                id=schedule_id,
+                version=version,
+                change=change,
+                changes_max=CHANGES_COUNT_MAX,
+                **kept,
+            )
+            for (schedule_id, version), change in zip(ids, changes or [""] * len(ids), strict=True)
         ]
-        return [Answer(answer.decode()) for answer in self._run(cancel, calls)]
+        return [Answer(answer.decode()) for answer in self._run(script("cancel"), calls)]
 
     def move(self, move: Move) -> tuple[Answer, Schedule | None]:
         """Give a pending schedule another due time; returns the changed schedule too."""

@@ -221,8 +221,9 @@ class Pending:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "state", "batches", "aside")
-        answer = script("cancel")(self.client, **keys, id=schedule_id, version="")
+        keys = shard._keys("due", "record", "state", "batches", "changes", "aside")
+        unnamed: dict[str, Any] = {"change": "", "now_ms": 0, "keep_ms": 0, "changes_max": 0}
+        answer = script("cancel")(self.client, **keys, id=schedule_id, version="", **unnamed)
         return Cancelled(answer.decode())
 
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:

@@ -25,6 +25,7 @@ from sendlater.spark.delivery.lane import (
     ShardSlice,
     batch_end_ms,
 )
+from sendlater.spark.delivery.warm_rows import warm_rows
 
 
 class DueReader(DataSourceStreamReader):
@@ -87,6 +88,8 @@ class DueReader(DataSourceStreamReader):
             shard = Shard(client, space=self.lane.space, number=partition.shard)
             wake = shard.wake()
             try:
+                if partition.number <= WARM_UP_BATCHES:
+                    yield from warm_rows(self.lane.filler_rows)
                 yield from ShardTask(self.lane, shard, wake, partition, self._clock).batches()
             finally:
                 wake.close()

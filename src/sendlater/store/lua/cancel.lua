@@ -1,11 +1,14 @@
 -- Cancel a schedule.
 --
--- keys: due record state batches aside
--- args: id version
+-- keys: due record state batches changes aside
+-- args: id version change now_ms:number keep_ms:number changes_max:number
 -- uses: tags
 -- full: goes on
 -- returns: cancelled, delivering (claimed already, too late), unknown, or changed when `version` is
 --          given and is not the schedule's
+--
+-- The copy of the cancellation on the inbox has the name `change`, as that of a move: what is read before
+-- the copy, and was written after this, is newer and stays. With too many names, the copy is a cancellation.
 
 local score = redis.call('ZSCORE', due, id)
 local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
@@ -20,6 +23,12 @@ if packed then
     redis.call('HDEL', record, id)
     redis.call('HDEL', aside, id)
     redis.call('HINCRBY', state, 'cancelled', 1)
+    if change ~= '' then
+        redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
+        if redis.call('ZCARD', changes) < changes_max then
+            redis.call('ZADD', changes, now_ms, change)
+        end
+    end
     return 'cancelled'
 end
 for _, name in ipairs(redis.call('HKEYS', batches)) do

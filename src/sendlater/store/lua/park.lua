@@ -135,26 +135,44 @@ local function whole(text, at)
     return first < 128 and first or -1, at + 1
 end
 
+-- Where a packed record tells the place it was read from, if that is on this topic, with partition and
+-- position: it ends with topic, partition, position and a timestamp.
+local function place(packed, topic)
+    local at = string.find(packed, topic, math.max(1, #packed - #topic - 26), true)
+    while at do
+        local number, after = whole(packed, at + #topic)
+        local position, last = whole(packed, after)
+        if select(2, whole(packed, last)) == #packed + 1 then
+            return at, number, position
+        end
+        at = string.find(packed, topic, at + 1, true)
+    end
+end
+
 -- Compares what stands under an id with a version: 0 the same, above 0 later or read elsewhere, below
 -- 0 earlier, nil when nothing stands.
--- A record ends with the topic, partition and position it was read from, and a timestamp.
 local function beside(id, version)
     local packed = redis.call('HGET', record, id) or (has_aside and redis.call('HGET', aside, id))
     if not packed then
         return nil
     end
     local topic, partition, position = string.match(version, '^(.+)/(%d+)/(%d+)$')
-    local tail = string.sub(packed, -#(topic or '') - 27)
-    local at = topic and string.find(tail, topic, 1, true)
-    while at do
-        local number, after = whole(tail, at + #topic)
-        local stands, last = whole(tail, after)
-        if select(2, whole(tail, last)) == #tail + 1 then
-            return number == tonumber(partition) and stands - tonumber(position) or 1
+    local at, number, stands = place(packed, topic or '/')
+    return at and number == tonumber(partition) and stands - tonumber(position) or 1
+end
+
+-- Whether a row is the copy of what stands under an id: it differs only in where and when it was read.
+-- The copy of a cancellation has no row.
+local function is_copy(row, id)
+    local packed = redis.call('HGET', record, id)
+    for i = rest, first - 1, 3 do
+        local topic = string.match(ARGV[i], '^(.*)/%d+$')
+        local here, there = place(row, topic), place(packed, topic)
+        if here and there then
+            return string.sub(row, 1, here) == string.sub(packed, 1, there)
         end
-        at = string.find(tail, topic, at + 1, true)
     end
-    return 1
+    return false
 end
 
 -- Whether a condition holds for what stands under an id.
@@ -197,10 +215,15 @@ for i = first, #ARGV, 3 do
     elseif change and redis.call('ZREM', changes, change) == 1 then
         count = count + 1
         known = known + 1
-        if journal ~= '' and due_ms ~= '' then
-            -- Its tombstone must name this copy, or the copy would stay on the journal forever.
+        if journal ~= '' then
             write()
-            local score = redis.call('ZSCORE', due, id)
+        end
+        local score = journal ~= '' and redis.call('ZSCORE', due, id)
+        if score and not is_copy(ARGV[i + 2], id) then
+            -- Something newer, which on the journal is before this copy: compaction would remove it.
+            redis.call('SADD', overtaken, id)
+        elseif journal ~= '' and due_ms ~= '' then
+            -- Its tombstone must name this copy, or the copy would stay on the journal forever.
             if score then
                 redis.call('HSET', record, id, ARGV[i + 2])
                 untag(id)

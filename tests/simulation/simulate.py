@@ -484,9 +484,9 @@ class Run:
             self.ledger._break(f"a door does not see {id!r}")
 
     def _door_cancel(self, *, id: bytes, dies: bool, **_: Any) -> None:
+        known = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up():
             return
-        known = [v for v in self.ledger.by_id[id] if v.place is not None]
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
         change = f"cancel-{id.decode()}-{int(self.world.elapsed)}"

@@ -294,3 +294,8 @@ def test_every_public_name_is_there():
     assert issubclass(sendlater.SendlaterError, SendlaterError)
     with pytest.raises(AttributeError):
         _ = sendlater.nonsense
+
+
+def test_a_caller_is_text() -> None:
+    with pytest.raises(BadRequest, match="caller: expected text, got 5"):
+        plan_bulk(now_ms=NOW_MS, all=False, caller=5)  # type: ignore[typeddict-item]

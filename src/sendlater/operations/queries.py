@@ -62,7 +62,10 @@ def plan_bulk(*, now_ms: int, all: bool, **matching: Unpack[Matching]) -> Query:
             "expected either all=True or a filter that is not empty: due_from, due_to, "
             "id_prefix, topic, tag, caller"
         )
-    return replace(_query(matching, now_ms=now_ms), caller=matching.get("caller"))
+    caller = matching.get("caller")
+    if not isinstance(caller, str | None):
+        raise BadRequest(f"caller: expected text, got {caller!r:.100}")
+    return replace(_query(matching, now_ms=now_ms), caller=caller)
 
 
 def _query(chosen: Selection, *, now_ms: int) -> Query:

@@ -197,7 +197,7 @@ def _place(schedule: Schedule) -> tuple[int, bytes]:
 
 
 def _passes(query: Query) -> Callable[[Schedule], bool]:
-    caller = (names.CALLER_SERVICE, to_id(query.caller)) if query.caller else None
+    caller = to_id(query.caller) if query.caller else None
 
     def passes(schedule: Schedule) -> bool:
         return (
@@ -205,8 +205,14 @@ def _passes(query: Query) -> Callable[[Schedule], bool]:
             and (query.due_to_ms is None or schedule.due_ms < query.due_to_ms)
             and schedule.id.startswith(query.id_prefix)
             and query.topic in (None, schedule.record.topic)
-            and (caller is None or caller in schedule.record.headers)
+            and (caller is None or caller == _caller_of(schedule))
             and (query.tag is None or query.tag in schedule.tags)
         )
 
     return passes
+
+
+def _caller_of(schedule: Schedule) -> bytes | None:
+    """Its first caller that is not empty."""
+    callers = (v for name, v in schedule.record.headers if name == names.CALLER_SERVICE)
+    return next(filter(None, callers), None)

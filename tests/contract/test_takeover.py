@@ -61,7 +61,7 @@ def test_a_tombstone_of_ours_spares_what_is_newer(pending: Pending, shard: Shard
 
 def test_the_copy_of_a_change_takes_the_place_of_what_it_changed(pending: Pending, shard: Shard):
     """The tombstone must be about the copy, which is what the journal says last."""
-    for id, moved in ((b"a", True), (b"b", False)):
+    for id, moved, seen in ((b"a", True, ""), (b"b", False, "3")):
         park(shard, schedule(id, due_ms=5, at=1))
         shard.client.zadd(shard.keys["changes"], {b"c-" + id: 1})
         copy = schedule(id, due_ms=9, at=2)
@@ -69,7 +69,9 @@ def test_the_copy_of_a_change_takes_the_place_of_what_it_changed(pending: Pendin
             assert pending.move(id, due_ms=9)
         else:
             pending.cancel(id)  # as if delivered
-        shard.park([id, b"c-%s|9" % id, pack(copy)], journal=True)
+        assert copy.origin is not None
+        ends = [(f"{copy.origin.topic}/0", seen, "3")]
+        shard.park([id, b"c-%s|9" % id, pack(copy)], ends=ends, journal=True)
     found = pending.get(b"a")
     assert found is not None
     assert found.origin is not None
@@ -196,3 +198,21 @@ def test_what_is_held_is_found_by_nobody_until_it_is_let_go(pending: Pending, sh
     assert wake.wait(1_000)
     wake.close()
     assert shard.claim(batch, owner=owner, now_ms=5, count_max=9).ids == [b"a"]
+
+
+def test_a_shard_that_forgot_a_step_of_the_horizon_is_noticed(redis_url: str, space: str) -> None:
+    """A later step would not write what that one had."""
+    pending = Pending.open(redis_url, space=space, shards=2)
+    copy, second = JournalCopy(pending, owner=pending.fence()), pending.shards[1]
+    assert copy.is_even()
+    copy.set_horizon(100, planned_ms=100)
+    before = second.state()
+    copy.set_horizon(200, planned_ms=100)
+    assert copy.is_even(), "a step is under way"
+    second.mark("state", {"horizon": before["horizon"], "planned": before["planned"]})
+    assert copy.is_even(), "it has not begun there"
+    copy.set_horizon(200, planned_ms=100)
+    copy.set_horizon(200, planned_ms=200, begun=True)
+    assert copy.is_even()
+    second.mark("state", {"horizon": before["horizon"], "planned": before["planned"]})
+    assert not copy.is_even()

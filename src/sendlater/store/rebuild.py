@@ -51,6 +51,24 @@ class JournalCopy:
         horizon, planned = state.get("horizon", ""), state.get("planned", "")
         return int(horizon) if horizon else None, int(planned) if planned else None
 
+    def is_even(self) -> bool:
+        """Whether no shard has forgotten a step of the horizon that the first one knows to be over:
+        what that step had written there is not in the store, and no later one writes it."""
+        # Read again: a step may have begun or ended between two shards.
+        return self._is_even() or self._is_even()
+
+    def _is_even(self) -> bool:
+        first, *others = (
+            tuple(shard.state().get(name, "") for name in ("horizon", "planned"))
+            for shard in self._pending.shards
+        )
+        horizon, planned = first
+        # The first shard begins a step first and ends it last; after that all stand where it does.
+        return all(
+            other in (first, (horizon, horizon)) or (horizon != planned and other[1] == planned)
+            for other in others
+        )
+
     def set_horizon(
         self,
         horizon_ms: int | None,

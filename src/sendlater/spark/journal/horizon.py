@@ -72,8 +72,8 @@ class Horizon:
         """Move the horizon if it is time; whether it was."""
         now_ms = self._clock.now_ms()
         horizon_ms, planned_ms = self._copy.horizon()
-        if horizon_ms is None or planned_ms is None:
-            return False
+        if horizon_ms is None or planned_ms is None or not self._copy.is_even():
+            return False  # uneven: the store is about to be filled again
         until_ms = max(horizon_ms, now_ms + self._span_ms)
         if planned_ms == horizon_ms and planned_ms - now_ms > self._span_ms // 2:
             return False

@@ -47,7 +47,7 @@ class Filling:
             return True
         without = self._copy.horizon()[1] is None
         same = without == (self._settings.horizon_ms is None)
-        return same and self._copy.stands_for(self.journals)
+        return same and self._copy.is_even() and self._copy.stands_for(self.journals)
 
     def fill(self) -> Ends:
         """Fill the store if needed; returns the ends that intake must reach before delivery.

@@ -45,8 +45,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_doubles_of_its_batch(
                 lambda n=wanted: len(reader.messages) >= n, f"{wanted} arrived", timeout_s=90
             )
             in_flight += claimed(client, space)
-            workers = lane_workers(service)
-            assert workers, "tasks are at work"
+            workers = wait_until(lambda: lane_workers(service), "tasks are at work")
             for worker in workers:
                 worker.kill()
         wait_until(lambda: not ledger.missing(reader), "everything has arrived", timeout_s=120)

@@ -134,7 +134,9 @@ def headers_records(here):
     for name, expected in kinds.items():
         for text in (b"\xff", b"", None, b"-1s", b"9" * 5_000 + b"x"):
             yield asks(f"{name} {text!r:.20}", (name, text), expected=expected)
-    ours = [*names.TIMES, *kinds]
+    for text in (b"\xff", b"a b", b"x" * 65, b"9" * 5_000, b",".join(b"%d" % n for n in range(9))):
+        yield asks(f"tags {text!r:.20}", (names.TAGS, text), expected="bad-tags")
+    ours = [*names.TIMES, *kinds, names.TAGS]
     ours += [names.TARGET_TOPIC, names.TARGET_PARTITION, names.TARGET_KEY]
     yield asks("all our names", *[h for h in spoofed if h[0] not in ours])
     yield asks(

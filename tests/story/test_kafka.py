@@ -305,6 +305,7 @@ def test_the_command_line_sends_shows_and_counts(here):
         "due": datetime.fromtimestamp(due_ms / 1_000, UTC).isoformat(timespec="milliseconds"),
         "expires": None,
         "plan": None,
+        "tags": [],
         "topic": here.target,
         "key": "k",
         "value": "from a pipe\n",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         Unavailable,
     )
-    from sendlater.model import Cancelled, Moved, Record, Standing, State
+    from sendlater.model import Cancelled, Moved, Paused, Record, Standing, State
     from sendlater.operations.transport import Matched
     from sendlater.topics import Consumer, Topics
 
@@ -53,6 +53,7 @@ _HOMES = {
     "NoAttemptsLeft": "errors",
     "NotSupported": "errors",
     "Page": "client.scheduled",
+    "Paused": "model",
     "Record": "model",
     "Retry": "client.backoff",
     "SerializerCodec": "client.event_codec",
@@ -89,6 +90,7 @@ __all__ = [
     "NoAttemptsLeft",
     "NotSupported",
     "Page",
+    "Paused",
     "Record",
     "Retry",
     "Scheduled",

@@ -40,6 +40,9 @@ CHANGES_COUNT_MAX = 100_000
 """Most changes per shard whose copies intake has not read; more mean that intake is far behind."""
 CHANGE_KEPT_MS = 24 * 3_600_000
 """How long a change is remembered if its copy never reaches the inbox (its process crashed)."""
+RESERVED_MS = 60_000
+"""How long an id stays reserved if the process that creates a schedule under a condition dies: the
+broker may take half of it to acknowledge the record, and intake the other half to read it."""
 TALLY_NAMES_MAX = 500
 """Most counters per shard with a topic's name; further topics share one counter."""
 RETRY_PAUSES_MAX = 100

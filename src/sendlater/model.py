@@ -5,6 +5,9 @@ from enum import StrEnum
 
 DUE_MS_MAX = 2**52 - 1
 """Largest due time: scores in Redis are float64, exact up to here (year 287396)."""
+PAUSED_MS = 253_370_764_800_000
+"""Due time of a recurring schedule that is paused, the year 9999: no clock comes to it, and every
+client can show it."""
 
 Headers = list[tuple[str, bytes | None]]
 """Record headers in order; names may repeat, a value may be null (KIP-82)."""
@@ -32,6 +35,19 @@ class Moved(StrEnum):
     """What became of a change of the due time."""
 
     MOVED = "moved"
+    PAUSED = "paused"
+    DELIVERING = "delivering"
+    UNKNOWN = "unknown"
+
+
+class Paused(StrEnum):
+    """What became of a pause, or of a resume. `unchanged`: it was so already; `ended`: its plan has
+    no time any more, so that it is cancelled."""
+
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    UNCHANGED = "unchanged"
+    ENDED = "ended"
     DELIVERING = "delivering"
     UNKNOWN = "unknown"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 PATHS = (
     *("/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/sign-in", "/static/x"),
     *("/v1/schedules", "/v1/schedules/a", "/v1/schedules/a:deliver-now", "/v1/stats", "/v1/audit"),
+    *("/v1/schedules/a:pause", "/v1/schedules/a:resume", "/v1/schedules/a:trigger"),
     *("/v1/schedules:cancel", "/v1/schedules:reschedule", "/v1/schedules:deliver-now"),
     *("/v1/histogram", "/v1/deliveries", "/v1/records", "/v1/records:redrive", "/v1/audit/x:undo"),
 )

@@ -217,6 +217,27 @@ def test_headers_of_schedulers_are_dropped_whatever_the_transport(scheduler, top
     assert not [pair for pair in kept if pair in headers[:2]]
 
 
+@pytest.mark.parametrize(
+    ("header", "instead"),
+    [
+        ("sendlater-if", "only_if"),
+        ("sendlater-delay", "delay"),
+        ("sendlater-expires-after", "expires_after"),
+        ("sendlater-every", "every"),
+        ("sendlater-tags", "tags"),
+        ("sendlater-retry", "retry"),
+    ],
+)
+def test_a_header_that_would_do_nothing_is_refused(scheduler, topic, name, header, instead):
+    """It tells intake what to do, on a record of an inbox; this is none."""
+    message = {"topic": topic, "value": b"v", "id": name, "delay": 3_600}
+    with pytest.raises(BadRequest, match=f"expected {instead}.* in place of {header}"):
+        scheduler.send_later(**message, headers={"mine": b"1", header: b"absent"})
+    with pytest.raises(BadRequest, match=header):
+        scheduler.send_many([message | {"headers": [(header, b"absent")]}])
+    assert scheduler.get(name) is None
+
+
 def test_without_waiting_somebody_is_told(scheduler, topic, name):
     told = []
     for n in range(20):
@@ -367,7 +388,7 @@ def test_an_installation_that_is_not_there_says_so(tmp_path):
 
 def test_answers_wait_for_intake_and_say_when_it_does_not_run(redis_url, space, monkeypatch):
     """A record on the inbox that nobody reads: what the store says may be out of date."""
-    monkeypatch.setattr("sendlater.operations.schedules.CATCH_UP_S", 0.05)
+    monkeypatch.setattr("sendlater.operations.intake.CATCH_UP_S", 0.05)
     with Scheduler(redis_url, space=space) as scheduler:
         scheduler.broker.create(scheduler.inbox, partitions=1)
         scheduler.send_later("t", b"1", delay=LATER_S, id="a")

@@ -15,10 +15,15 @@ from sendlater import AsyncScheduler, ConditionFailed, Moved, Scheduler, State
 from sendlater.clock import SystemClock
 from sendlater.config import Inbox, Settings
 from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
+from sendlater.limits import RESERVED_MS
 from sendlater.model import Origin, Record, Schedule
-from sendlater.operations.create_if import RESERVED_MS, create_if
-from sendlater.operations.schedules import Operations
-from sendlater.store import Batch, Pending
+from sendlater.operations.create_if import create_if
+from sendlater.operations.intake import CATCH_UP_S
+from sendlater.operations.local_transport import LocalTransport
+from sendlater.operations.queries import Query
+from sendlater.operations.schedules import ACK_S, Operations
+from sendlater.operations.transport import Matched
+from sendlater.store import Answer, Batch, Move, Pending
 from sendlater.store.codec import pack
 from sendlater.store.conditional import Reserved, put_if, released
 
@@ -187,10 +192,23 @@ def test_http_says_it_in_its_own_words_too(api):
     replaced = replace(answer.headers["etag"])
     assert replaced.status_code == 201
     assert replaced.headers["etag"] == f'"{replaced.json()["version"]}"'
+    described = api.get("/openapi.json").json()["paths"]
+    assert "ETag" in described["/v1/schedules"]["post"]["responses"]["201"]["headers"]
+    assert "ETag" in described["/v1/schedules/{id}"]["get"]["responses"]["200"]["headers"]
     assert api.get("/v1/schedules/a").json()["version"] == replaced.json()["version"]
     refused(replace(answer.headers["etag"]), 412, "version")
     problem = refused(replace('"0123456789abcdef"', id="nobody"), 412, "nothing has this id")
     assert "standing" not in problem
+
+
+def test_http_tells_no_version_of_what_does_not_stand_any_more(api, monkeypatch):
+    """It was created, and has been cancelled or delivered before the answer was made."""
+    gone = schedule(FAR_MS)
+    monkeypatch.setattr("sendlater.server.routes.schedules.create_if", lambda *_, **__: gone)
+    body = {"topic": "t", "value": "v", "due_ms": FAR_MS, "id": "a", "only_if": "absent"}
+    answer = api.post("/v1/schedules", json=body)
+    assert (answer.status_code, answer.json().get("version")) == (201, None)
+    assert "etag" not in answer.headers
 
 
 def test_a_condition_that_http_cannot_mean_is_refused(api):
@@ -232,6 +250,12 @@ def test_the_shell_learns_it_from_the_exit_code(sendlater, redis_url, space):  #
     words = ("t", "v", "--delay", "1h", "--id", "a", "--only-if")
     assert sendlater("send", *words, "absent") == ["a"]
     sendlater("send", *words, "absent", code=6)
+    (told,) = map(json.loads, sendlater("send", *words, "absent", "--json", code=6))
+    assert (told["standing"]["id"], told["standing"]["state"]) == ("a", "pending")
+    assert told["standing"]["version"] in told["error"]
+    words_of_b = [*words[:-2], "b", "--only-if", "version=0", "--json"]
+    (told,) = map(json.loads, sendlater("send", *words_of_b, code=6))
+    assert told["standing"] is None
     sendlater("send", *words, "later")
     sendlater("send", *words, "perhaps", code=2)
     with Scheduler(redis_url, space=space) as scheduler:
@@ -410,9 +434,11 @@ class Broker:
         self.sent.append(record)
         at, told = len(self.sent), dict(record.headers)
         origin = Origin(topic="in", partition=0, position=at - 1, timestamp_ms=1)
-        read = schedule(int(told["sendlater-due-ms"]), record.value, origin=origin)
         change = told.get("sendlater-change", b"unknown").decode()
-        row = [record.key, f"{change}|{read.due_ms}", pack(read)]
+        row = [record.key, f"{change}|", ""]
+        if record.value is not None:
+            read = schedule(int(told["sendlater-due-ms"]), record.value, origin=origin)
+            row = [record.key, f"{change}|{read.due_ms}", pack(read)]
         for shard in self.pending.shards:
             ends = [("in/0", str(at - 1 or ""), str(at))]
             mine = row if shard is self.pending.shard_of(record.key) else []
@@ -453,7 +479,7 @@ def test_an_id_that_somebody_else_creates_waits_for_that(pending, monkeypatch):
     operations = operations_of(pending, journal=False)
     one = schedule(SystemClock().now_ms() + HOUR_S * 1_000)
     assert put_if(pending, one, only_if="absent", reserve_ms=60_000) == (True, None)
-    monkeypatch.setattr("sendlater.operations.create_if.CATCH_UP_S", 0.05)
+    monkeypatch.setattr("sendlater.operations.intake.CATCH_UP_S", 0.05)
     with pytest.raises(StoreUnavailable, match="somebody else"):
         create_if(operations, one, only_if="absent")
     released(pending, one.id)
@@ -463,6 +489,85 @@ def test_an_id_that_somebody_else_creates_waits_for_that(pending, monkeypatch):
     shard = pending.shard_of(other.id)
     shard.client.zadd(shard.keys["changes"], {b"new b": SystemClock().now_ms() - RESERVED_MS - 1})
     create_if(operations, other, only_if="absent")
+
+
+def creating(pending, monkeypatch):
+    """An installation where `a` stands, due in an hour, and somebody replaces it under a condition:
+    has decided so already, and puts the record on the inbox when intake is asked a second time."""
+    operations = operations_of(pending, journal=False)
+    first = schedule(SystemClock().now_ms() + HOUR_S * 1_000)
+    first = create_if(operations, first, only_if="absent")
+    second, asked = (
+        replace(first, due_ms=first.due_ms + 1, record=Record(topic="t", value=b"2")),
+        [],
+    )
+    only_if = f"version={first.version}"
+    assert put_if(pending, second, only_if=only_if, reserve_ms=RESERVED_MS)[0]
+
+    def catch_up():
+        asked.append(pending.get(b"a").record.value)
+        if len(asked) == 2:
+            operations.deliver([(operations.checked(second), 0)])
+            released(pending, b"a")
+
+    monkeypatch.setattr(operations.intake, "catch_up", catch_up)
+    return operations, first, asked
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda here, version: here.cancel(b"a"), Answer.CANCELLED),
+        (lambda here, version: here.cancel(b"a", version=version), Answer.CHANGED),
+        (lambda here, version: here.move(b"a", due_ms=1), Answer.MOVED),
+        (lambda here, version: here.move(b"a", due_ms=1, version=version), Answer.CHANGED),
+        (lambda here, version: here.deliver_now(b"a"), Answer.MOVED),
+        (lambda here, version: here.deliver_now(b"a", version=version), Answer.CHANGED),
+    ],
+)
+def test_of_a_replacement_and_a_change_at_once_one_comes_first(
+    pending, monkeypatch, change, answer
+):
+    """Not both of them have seen the same version, and both succeed."""
+    operations, first, asked = creating(pending, monkeypatch)
+    changed = change(operations, first.version)
+    assert (asked, changed.answer) == ([b"v", b"v"], answer)
+    assert changed.before.record.value == b"2"
+    left = pending.get(b"a")
+    assert (None if left is None else left.record.value) == (
+        None if answer is Answer.CANCELLED else b"2"
+    )
+
+
+def test_a_change_of_many_leaves_what_somebody_replaces_or_comes_back_to_it(pending, monkeypatch):
+    operations, first, asked = creating(pending, monkeypatch)
+    assert operations.cancel_many([(b"a", first.version)], [first]) == [Answer.RESERVED]
+    moves = [Move(b"a", 1, first.version)]
+    assert operations.move_many(moves) == [(Answer.RESERVED, None)]
+    assert pending.get(b"a").due_ms == first.due_ms
+    client = LocalTransport.__new__(LocalTransport)
+    client.operations, client.pending = operations, pending
+    assert client.cancel_matching(Query(), dry_run=False) == Matched(1, 0)
+    del asked[:]
+    assert client.cancel_many([b"a"]) == ["cancelled"]
+    assert (asked, pending.get(b"a")) == ([b"v", b"v"], None)
+
+
+def test_a_change_does_not_wait_for_ever_for_who_died_while_creating(pending, monkeypatch):
+    operations, first, _ = creating(pending, monkeypatch)
+    monkeypatch.setattr(operations.intake, "catch_up", lambda: None)
+    monkeypatch.setattr("sendlater.operations.intake.CATCH_UP_S", 0.05)
+    for change in (operations.cancel, operations.deliver_now):
+        with pytest.raises(StoreUnavailable, match="somebody else"):
+            change(b"a")
+    assert pending.get(b"a").version == first.version
+    shard = pending.shard_of(b"a")
+    shard.client.zadd(shard.keys["changes"], {b"new a": SystemClock().now_ms() - RESERVED_MS - 1})
+    assert operations.cancel(b"a").answer is Answer.CANCELLED
+
+
+def test_an_id_is_reserved_for_as_long_as_its_record_may_take():
+    assert RESERVED_MS >= (ACK_S + CATCH_UP_S) * 1_000
 
 
 def test_with_a_horizon_nobody_knows_what_stands(pending):

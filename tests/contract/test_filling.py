@@ -1,5 +1,6 @@
 """What a service does about a store that knows nothing of an inbox which is no journal."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -7,7 +8,8 @@ import pytest
 
 from sendlater.config import Inbox, Settings
 from sendlater.errors import BadSettings
-from sendlater.spark.journal.fill_tasks import FillTask
+from sendlater.spark.journal import rebuild
+from sendlater.spark.journal.fill_tasks import FillTask, Planned
 from sendlater.spark.journal.rebuild import Filling, reached
 from sendlater.store import Pending
 
@@ -106,3 +108,26 @@ def test_what_intake_has_yet_to_read_is_left_to_it(redis_url, space) -> None:
     assert told.to_pydict() == {"count": [1]}
     assert [s.id for s in pending.list(count_max=9)] == [b"read"]
     assert [s.tags for s in pending.list(count_max=9, tag="mail")] == [("order-17", "mail")]
+
+
+def test_a_rebuild_forgets_what_a_step_of_the_horizon_had_seen(redis_url, space, monkeypatch):
+    """The step never ended: its store went back. What it had seen would not be written again."""
+    here = filling(redis_url, space, "replay")
+    here._settings = here._settings.model_copy(
+        update={"inboxes": (Inbox(topic="used", journal=True),), "horizon": "1h"}
+    )
+    shards = Pending.open(redis_url, space=space, shards=2).shards
+    names = [shard.keys[name] for shard in shards for name in ("touched", "beyond")]
+    for shard, touched in zip(shards, names[::2], strict=True):
+        shard.mark("state", {"horizon": 2_000, "planned": 1_000})
+        shard.client.sadd(touched, b"id")
+    found = []
+
+    def planned(*_: Any, **__: Any) -> Planned:
+        found.append(shards[0].client.exists(*names))
+        return Planned(0, 0)
+
+    monkeypatch.setattr(rebuild, "plan", planned)
+    monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
+    here.rebuild({"used": {0: 0}})
+    assert found == [0]

@@ -19,8 +19,7 @@ from sendlater.server.bulk_changes import Bulk, Plan
 from sendlater.server.live_statistics import Watch
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
-from sendlater.store import Admin, Pending
-from sendlater.store.admin import Filter, Move
+from sendlater.store import Admin, Filter, Move, Pending
 from sendlater.store.audit import AuditTrail
 from sendlater.store.waiting import unlimit, waiting
 

@@ -177,6 +177,47 @@ def test_a_crash_after_the_script_releases_the_occurrence_alone(here):
     assert here.standing() == [(b"i", 2 * MINUTE)]
 
 
+def test_nobody_claims_the_next_one_before_this_one_is_on_its_way(here):
+    """On a journal a later one tells how far the plan has come."""
+    here.put(missed="all")
+    here.clock.advance(2 * MINUTE)
+    batches = here.task().batches()
+    assert ids(rows_of([next(batches)])) == [b"i@60000"]
+    assert here.standing() == []
+    assert ids(rows_of(batches)) == [b"i@120000", b"i@180000"]
+    assert here.standing() == [(b"i", 4 * MINUTE)]
+
+
+def test_a_crash_on_the_way_releases_both(here):
+    here.put()
+    next(here.task().batches())
+    here.start()
+    assert here.standing() == [(b"i@60000", MINUTE), (b"i", 2 * MINUTE)]
+
+
+def test_a_second_attempt_renews_what_the_first_has_not(here):
+    here.put()
+    next(here.task().batches())
+    second = here.task(number=here.batches)
+    assert ids(rows_of(second.batches())) == [b"i@60000"]
+    assert here.standing() == [(b"i", 2 * MINUTE)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_cancelled_or_written_again_on_the_way_does_not_come_again(here, again):
+    here.put()
+    batches = here.task().batches()
+    next(batches)
+    if again:
+        here.pending.put(
+            Schedule(id=b"i", due_ms=9 * MINUTE, record=Record(topic="out", value=b""))
+        )
+    else:
+        here.shard.park([b"i", "", ""])
+    assert rows_of(batches) == []
+    assert here.standing() == ([(b"i", 9 * MINUTE)] if again else [])
+
+
 def test_a_second_attempt_finds_what_the_first_has_left(here):
     """Spark tries the task again: before the script has run, and after."""
     here.put()

@@ -145,6 +145,7 @@ def test_rest_shows_the_next_times(api):
     told = api.get("/v1/next", params=asked).json()
     assert told["times_ms"] == [FIRST_MS + n * 24 * HOUR_MS for n in range(3)]
     assert told["times"][0] == "2035-01-01T09:00:00.000+01:00"
+    assert told["notes"] == [None] * 3
     assert api.get("/v1/next", params={"cron": "0 9 * *"}).status_code == 422
     assert api.get("/v1/next").status_code == 422
     assert api.get("/v1/next", params={**asked, "count": 101}).status_code == 400

@@ -9,7 +9,6 @@ from dialects_model import READ_MS, SETTINGS
 from test_dialects_sql import decode, frame_of, spark  # noqa: F401
 
 from sendlater.clock import FixedClock
-from sendlater.config import Inbox
 from sendlater.dialects import encode_headers, names, stages
 from sendlater.dialects.recurrence import make_plan, read_text
 from sendlater.errors import NotSupported
@@ -157,23 +156,22 @@ def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(due, spark, redis_ur
     assert only(parked(spark, redis_url, space, [record])).due_ms == READ_MS + HOUR
 
 
-def test_journals_and_buckets_refuse_a_plan(spark):  # noqa: F811
-    journal = Inbox(topic="schedules", journal=True)
-    copied = Inbox(topic="schedules", copy_to="journal")
-    kinds = [
-        {"pending": "buckets"},
-        {"inboxes": (journal,)},
-        {"inboxes": (copied, Inbox(topic="journal", journal=True))},
-    ]
-    for kind in kinds:
-        chosen = SETTINGS.model_copy(update=kind)
-        for name in names.PLANS:
-            (row,) = decode(spark, [schedule((name, b"1h"), TARGET)], chosen)
-            assert dict(row["headers"])[names.REJECTED] == b"cannot-recur"
-        plan = make_plan(now_ms=0, every_ms=HOUR)
-        one = Schedule(id=b"a", due_ms=HOUR, record=Record(topic="t", value=b""), plan=plan.text)
-        with pytest.raises(NotSupported, match="recur"):
-            inbox_record(one, settings=chosen, inbox="schedules", now_ms=0)
+def test_the_intervals_of_a_copy_count_from_the_time_of_its_original(spark, redis_url, space):  # noqa: F811
+    told = (names.COPIED, b"plain/0/7"), (names.ORIGIN_TIMESTAMP_MS, b"%d" % (READ_MS - 5_000))
+    found = only(parked(spark, redis_url, space, [schedule(*told, EVERY, TARGET, ("h", b"1"))]))
+    assert found.due_ms == READ_MS - 5_000 + HOUR
+    assert found.record.headers == [("h", b"1")]
+
+
+def test_buckets_refuse_a_plan(spark):  # noqa: F811
+    chosen = SETTINGS.model_copy(update={"pending": "buckets"})
+    for name in names.PLANS:
+        (row,) = decode(spark, [schedule((name, b"1h"), TARGET)], chosen)
+        assert dict(row["headers"])[names.REJECTED] == b"cannot-recur"
+    plan = make_plan(now_ms=0, every_ms=HOUR)
+    one = Schedule(id=b"a", due_ms=HOUR, record=Record(topic="t", value=b""), plan=plan.text)
+    with pytest.raises(NotSupported, match="recur"):
+        inbox_record(one, settings=chosen, inbox="schedules", now_ms=0)
 
 
 def test_an_envelope_cannot_recur(spark):  # noqa: F811

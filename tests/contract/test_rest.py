@@ -294,7 +294,7 @@ def test_requests_that_wait_for_intake_hold_up_nobody_else(api, monkeypatch):
         begun.release()
         assert going_on.wait(60)
 
-    monkeypatch.setattr(state.operations, "catch_up", stands_still)
+    monkeypatch.setattr(state.operations.intake, "catch_up", stands_still)
     monkeypatch.setattr("sendlater.server.turns.TURN_S_MAX", 0.1)
     script = re.search(r'"(/static/[^"]+)"', api.get("/").text)[1]
     with ThreadPoolExecutor(100) as threads:

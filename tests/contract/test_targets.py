@@ -132,6 +132,19 @@ def test_a_row_without_an_origin_is_rejected_as_any_other(here):
     assert here.aside() == 0
 
 
+def test_a_store_that_is_emptied_after_a_claim_refuses_nothing_of_it(here):
+    here.put(b"1")
+    batch = Batch(0, here.run, here.clock.now_ms(), 1)
+    shard = here.pending.shard_of(b"1")
+    task = ShardTask(here.lane, shard, None, here.part(shard, batch), here.clock)
+    asked = {"owner": here.owner, "now_ms": batch.end_ms, "count_max": 1}
+    got = shard.claim(batch, **asked)
+    assert task._refused(got, unpack_columns(got.packed)) == set()
+    shard.client.delete(shard.keys["targets"])
+    task.targets_until_ms = 0
+    assert task._refused(got, unpack_columns(got.packed)) == set()
+
+
 def test_a_row_that_cannot_be_read_keeps_nobody_there(here):
     for shard in here.pending.shards:
         here.pending.client.hset(shard.keys["aside"], b"broken", b"\xc1")

@@ -16,6 +16,7 @@ from world import World
 from sendlater.brokers.partition_reader import Place, Read
 from sendlater.config import Settings
 from sendlater.dialects import names
+from sendlater.dialects.recurrence import read_text
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Headers, Reason, Target
 
@@ -163,22 +164,27 @@ class Broker:
                     done = entry.header(names.ORIGIN) if entry.value is None else None
                     # A copy counts as the version it is a copy of.
                     version_of = copy_of(entry, topic, number, at)
+                    plan = read_text(entry.header(names.PLAN) or b"") if recurs(entry) else None
+                    come = (
+                        (plan.planned_ms, plan.changes) if plan and version_of is not None else ()
+                    )
                     place["at"] = max(place["at"], entry.timestamp_ms)
                     if done is not None:
                         told = int(done.rpartition(b"/")[2]), entry.header(names.DUE) or b""
                         place["done"] = max(place.get("done", (-1, b"")), told)
                     else:
-                        stands = (at if version_of is None else version_of, at, entry)
-                        place["last"] = max(place.get("last", stands), stands, key=lambda x: x[:2])
+                        version = at if version_of is None else version_of
+                        stands = (version, come, at, entry)
+                        place["last"] = max(place.get("last", stands), stands, key=lambda x: x[:3])
         newest: dict[Any, tuple[int, str, int, dict[str, Any]]] = {}
         for (key, topic, number), place in by_place.items():
-            written = place["last"][2].timestamp_ms if "last" in place else place["at"]
+            written = place["last"][3].timestamp_ms if "last" in place else place["at"]
             if key not in newest or newest[key][0] < written:
                 newest[key] = (written, topic, number, place)
         for _, topic, number, place in newest.values():
             if "last" not in place:
                 continue
-            at, _, entry = place["last"]
+            at, *_, entry = place["last"]
             done, left = place.get("done", (-1, b""))
             moved = entry.header(names.CHANGE) and entry.header(names.DUE_MS)
             if entry.value is not None and at > done and (not moved or moved != left):
@@ -246,6 +252,11 @@ class ConfluentProducer:
         world = self._broker.world
         world.pause(world.rng.random() * LAND_MS_MAX)
         return 0
+
+
+def recurs(entry: Entry) -> bool:
+    """Whether it is a recurring schedule with a whole plan."""
+    return entry.value is not None and entry.header(names.PLAN) is not None
 
 
 def copy_of(entry: Entry, topic: str, number: int, at: int) -> int | None:
@@ -327,7 +338,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     due, target = entry.header(names.DUE_MS), entry.header(names.TARGET_TOPIC)
     expires, after = entry.header(names.EXPIRES), entry.header(names.EXPIRES_AFTER)
     moved = entry.header(names.CHANGE) or entry.header(names.AGAIN)
-    recurs = any(entry.header(name) is not None for name in names.PLANS)
+    planned = any(entry.header(name) is not None for name in names.PLANS)
     too_soon = expires is not None and due is not None and int(expires) < int(due) and not moved
     expiry: tuple[int | None, int | None] = (None, None)
     body: tuple[Any, ...]
@@ -336,8 +347,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
         waited = entry.header(names.ID)
         about_rejected = done is not None and waited == done.replace(b"/", b"-")
         body = (entry.key, None, *nothing, done, None, "headers")
-    elif entry.key is not None and recurs:
-        # Its task reads the plan: see spark/intake/plans.py.
+    elif entry.key is not None and planned:
+        # Its task reads the plan: see spark/plans.py.
         where = (str((target or b"").decode()), None, entry.header(names.TARGET_KEY))
         headers = _structs(entry.headers)
         body = (entry.key, entry.timestamp_ms, *where, entry.value, headers, "headers")
@@ -368,7 +379,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()
-    if recurs and entry.value is not None and body[-1] != "rejected":
+    if planned and entry.value is not None and body[-1] != "rejected":
         change = b"recurs " + (change or b"")
     shard = zlib.crc32(body[0]) % settings.shards
     return (*body, *expiry, tags, *origin, shard, None if change is None else change.decode())
@@ -381,6 +392,8 @@ def _structs(headers: Headers) -> list[dict[str, Any]]:
 def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...]]:
     """(topic, partition, key, value, headers) of what leaves for a row; dialects/deliver.py."""
     headers: Headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
+    if row["dialect"] == "record":
+        return [(row["topic"], row["partition"] or 0, row["key"], row["value"], headers)]
     origin = f"{row['origin_topic']}/{row['origin_partition']}/{row['origin_position']}".encode()
     ours: Headers = [
         (names.DELIVERED_TO, row["topic"].encode()),
@@ -393,12 +406,12 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
         ours.append((names.ORIGIN, origin))
     sent = headers + ours
     records = [(row["topic"], 0, row["key"], row["value"], sent)]
-    place = (row["origin_topic"], row["origin_partition"])
     if in_journal and not rejected:
-        records.append((*place, row["id"], None, sent))
+        records.append((row["origin_topic"], row["origin_partition"], row["id"], None, sent))
     elif in_journal:
         refused = headers[-1][0] == names.REJECTED_ID
         key = headers[-1][1] if refused else row["key"]
         if key is not None:
+            place = (row["origin_topic"], row["origin_partition"])
             records.append((*place, key, None, [*ours, (names.ORIGIN, origin)]))
     return records

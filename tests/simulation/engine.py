@@ -31,6 +31,7 @@ from world import Actor, Killed, Process, Wake, World, substituted
 from sendlater import clock
 from sendlater.config import Settings
 from sendlater.dialects import names
+from sendlater.dialects.rejected import planned_part
 from sendlater.errors import SendlaterError
 from sendlater.model import DUE_MS_MAX
 from sendlater.service import graceful_stop as draining
@@ -39,6 +40,7 @@ from sendlater.service import supervision as workers
 from sendlater.spark.delivery import claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
+from sendlater.spark.delivery.recurring import as_sent
 from sendlater.spark.intake import inbox_rows, inbox_source, watermark
 from sendlater.spark.intake import park_sink as sink
 from sendlater.spark.journal import fill_tasks, horizon
@@ -124,7 +126,7 @@ class Simulation:
     def _deliver(self, query: "Query", reader: Any, part: Any) -> None:
         """One attempt: rows to the producer, and until the broker has acknowledged them."""
         world, me = self.world, self.world.current
-        open_count = [0]
+        open_count, told = [0], None
 
         def landed() -> None:
             open_count[0] -= 1
@@ -135,7 +137,8 @@ class Simulation:
             if me.task.dropped(me):
                 raise Killed
             for row in rows:
-                told = self.handed(me, row)
+                on_journal = row["dialect"] == "record" and row["topic"] in self.settings.journals
+                told = told if on_journal else self.handed(me, row)
                 for topic, number, key, value, headers in delivered(row, self.settings):
                     open_count[0] += 1
                     me.process.producer.send(topic, number, key, value, headers, told, landed)
@@ -353,7 +356,8 @@ class SimulatedRecovery(recovery.CrashLookup):
             told = entry.header(names.ORIGIN)
             version = told.decode() if told else f"#{zlib.crc32(entry.value or b'')}"
             row = (entry.header(names.ID), int(due), version)
-            at.setdefault(row, set()).add((topic, entry.value is None))
+            left = entry.value is None or entry.header(names.AGAIN) is not None
+            at.setdefault(row, set()).add((topic, left))
         broker.world.pause(broker.world.rng.random() * 300)
         found = recovery.Found()
         for number, row in enumerate(rows):
@@ -369,7 +373,8 @@ class SimulatedRecovery(recovery.CrashLookup):
             known = at.get((schedule.id, schedule.due_ms, version), set())
             if origin:
                 place = f"{origin.topic}/{origin.partition}/{origin.position}"
-                refused = (place.replace("/", "-").encode(), schedule.due_ms, place)
+                refused_id = place.replace("/", "-").encode() + planned_part(schedule)
+                refused = (refused_id, schedule.due_ms, place)
                 known = known | at.get(refused, set())
             self._judge(number, schedule, known, found)
         return found
@@ -385,21 +390,27 @@ class SimulatedRecovery(recovery.CrashLookup):
 
         broker: Any = self._topics
         for one in rows:
+            asked = {"journals": self._settings.journals, "history_topic": "", "owed": owed}
             columns = unpack_columns([one.packed])
-            [row] = to_arrow([one.schedule.id], columns).to_pylist()
-            for topic, number, key, value, headers in delivered(row, self._settings)[owed:]:
-                broker.append(topic, number, key, value, headers)
+            sent = as_sent([one.schedule.id], [one.packed], columns, **asked)
+            for row in to_arrow(*sent).to_pylist():
+                left_out = owed and row["dialect"] != "record"
+                for topic, number, key, value, headers in delivered(row, self._settings)[left_out:]:
+                    broker.append(topic, number, key, value, headers)
 
     def _replaced(self, rows: Any, since_ms: int) -> set[int]:
         found = set()
         for topic, number, at, entry in self._entries(self._settings.journals):
             if entry.value is None and entry.header(names.ORIGIN) is not None:
                 continue
+            if entry.header(names.AGAIN) is not None:
+                continue
             for n, row in enumerate(rows):
                 origin = row.schedule.origin
+                key = dict(row.schedule.record.headers).get(names.SCHEDULE, row.schedule.id)
                 beside = (topic, number) == (origin.topic, origin.partition)
                 newer = at > origin.position if beside else entry.timestamp_ms > origin.timestamp_ms
-                if entry.key == row.schedule.id and newer:
+                if entry.key == key and newer:
                     found.add(n)
         return found
 

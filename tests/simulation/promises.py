@@ -150,6 +150,7 @@ class Ledger:
         if id is not None and due is not None:
             kind = "rejected" if topic == self.settings.rejected_topic else ""
             row = {"id": id, "due_ms": int(due), "value": entry.value, "dialect": kind}
+            row["headers"] = [{"key": name, "value": value} for name, value in entry.headers]
             version = self._version(row)
             if version is not None:
                 version.arrivals.append(topic)
@@ -158,6 +159,11 @@ class Ledger:
         return {inbox.topic for inbox in self.settings.inboxes}
 
     def _handed(self, actor: Actor, row: Mapping[str, Any]) -> Any:
+        if row["value"] is None and row["topic"] in self._inboxes():
+            return None  # a tombstone, of what was left out
+        told = [header["key"] for header in row["headers"] or ()]
+        if row["dialect"] == "record" and names.REJECTED in told:
+            row = {**row, "dialect": "rejected"}
         version = self._version(row)
         if version is None:
             if not self.unsure[row["id"]]:
@@ -178,12 +184,13 @@ class Ledger:
 
     def _version(self, row: Mapping[str, Any]) -> Version | None:
         named = self.by_value.get(row["value"], [])
+        waited = [h["value"] for h in row.get("headers") or () if h["key"] == names.REJECTED_ID]
+        told, _, planned = (waited[-1] if waited else row["id"]).rpartition(b"@")
+        for one in named:
+            if one.recurs and one.id == told and planned.isdigit():
+                found: Version | None = one.recurs.occurrences.get(int(planned))
+                return found
         if row["dialect"] != "rejected":
-            told, _, planned = row["id"].rpartition(b"@")
-            for one in named:
-                if one.recurs and one.id == told and planned.isdigit():
-                    found: Version | None = one.recurs.occurrences.get(int(planned))
-                    return found
             named = [v for v in named if v.id == row["id"] and v.due_ms == row["due_ms"]]
         return named[-1] if named else None
 

@@ -51,6 +51,8 @@ def look_at_recurring(ledger: "Ledger", actor: "Actor", args: tuple[Any, ...], a
             continue
         instead = unpack(one, packed) if one else None
         again = unpack(id, with_due(int(next_ms), record)) if next_ms else None
+        if instead and instead.record.value is None:  # only its journal's tombstone
+            instead = None
         version = _written(ledger, id, instead or again)
         if version is None:
             if (instead or again) and not ledger.unsure[id]:
@@ -59,13 +61,15 @@ def look_at_recurring(ledger: "Ledger", actor: "Actor", args: tuple[Any, ...], a
             late_ms = actor.clock_read - version.due_ms
             if version.recurs.plan.missed != "none" or late_ms <= MISSED_LATE_MS_MAX:
                 ledger._break(f"an occurrence of {id!r} is left out")
+            version.recurs.ended = again is None
         else:
             _made(ledger, actor, version, instead, again)
 
 
 def _written(ledger: "Ledger", id: bytes, schedule: Schedule | None) -> "Version | None":
-    value = schedule.record.value if schedule else None
-    named = [v for v in ledger.by_value.get(value, []) if v.id == id and v.recurs]
+    named = [v for v in ledger.by_id[id] if v.recurs and v.place is not None]
+    if schedule:
+        named = [v for v in named if v.value == schedule.record.value]
     return named[-1] if named else None
 
 

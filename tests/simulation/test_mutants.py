@@ -190,6 +190,10 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
         (),
         (lua("cancel", "\n    or redis.call('HGET', aside, id)", ""),),
     ),
+    "a door takes back what another one is replacing": (
+        (),
+        (lua("cancel", "\n    return 'reserved'", ""),),
+    ),
     "a door does not see what was set aside": (
         (),
         (lua("find", "local packed = redis.call('HGET', aside, id)", "local packed = nil"),),
@@ -270,14 +274,14 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     ),
     "what recurs stays in its batch beside its occurrence": (
         ALIVE,
-        (lua("recur", "redis.call('HDEL', batch, id)", ""),),
+        (lua("renew", "redis.call('HDEL', batch, id)", ""),),
     ),
     "what recurs is forgotten when it was claimed": (
         (),
         (
             lua(
-                "recur",
-                "redis.call('HSET', record, id, ARGV[i + 4])",
+                "renew",
+                "redis.call('HSET', record, id, string.sub(packed, 10))",
                 "redis.call('ZREM', due, id)",
             ),
         ),

@@ -351,7 +351,7 @@ class World:
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
     *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),
-    *("recur", "release", "remove", "reserve", "settle", "settle_some", "tell", "unlimit"),
+    *("recur", "release", "remove", "renew", "reserve", "settle", "settle_some", "tell", "unlimit"),
 )
 """Scripts that the simulation calls; and `claim`."""
 

@@ -44,8 +44,8 @@ class Copying:
         self.asking = Consumer({**options, "group.id": self.group})
         self.topics, self.clock, self.runs = KafkaTopics(options), Later(), 0
 
-    def write(self, *values, partition=0, **more):
-        control = [("sendlater-delay", "1h"), ("scheduler-target-topic", "out")]
+    def write(self, *values, partition=0, time=("sendlater-delay", "1h"), **more):
+        control = [time, ("scheduler-target-topic", "out")]
         for value in values:
             self.producer.produce(self.inbox, value, headers=control, partition=partition, **more)
         assert self.producer.flush(30) == 0
@@ -132,3 +132,23 @@ def test_an_inbox_made_anew_is_copied_from_its_first_record(copying, kafka):
 
     copying.run_until(5)
     assert {m.value() for m in copying.reader.messages} == {b"1", b"2", b"3", b"4", b"5"}
+
+
+def test_a_plan_is_copied_with_the_time_from_which_its_intervals_count(copying):
+    stamps = []
+    copying.write(
+        b"1",
+        time=("sendlater-every", "15m"),
+        key=b"report",
+        on_delivery=lambda _, message: stamps.append(message.timestamp()[1]),
+    )
+    copying.run_until(1)
+    [copy] = copying.reader.messages
+    headers = [(name, value.decode()) for name, value in copy.headers()]
+    assert (copy.key(), copy.value()) == (b"report", b"1")
+    assert headers == [
+        ("sendlater-copied", f"{copying.inbox}/0/0"),
+        ("sendlater-origin-timestamp-ms", str(stamps[0])),
+        ("sendlater-every", "15m"),
+        ("scheduler-target-topic", "out"),
+    ]

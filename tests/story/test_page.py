@@ -389,6 +389,35 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
     expect(page.locator("#payload .tree")).to_contain_text("n: 1")
 
 
+def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
+    """Around the spring night in Paris; an interval knows no daylight saving."""
+    with alone.scheduler() as s:
+        paris = {"zone": "Europe/Paris", "start": "2035-03-24T00:00:00Z"}
+        s.send_later("reports", "m", id="nightly", cron="30 2 * * *", **paris)
+        s.send_later("polls", "m", id="poll", every="15m", count=3)
+        s.send_later("polls", "m", id="once", delay=7_200)
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=nightly")
+        times = page.locator("#next li")
+        expect(times).to_have_count(10)
+        expect(page.locator("#plan")).to_contain_text(re.compile("30 2 .* Europe/Paris"))
+        expect(page.locator("#plan")).to_contain_text("without end")
+        expect(times.nth(0)).to_contain_text("2035-03-24 01:30:00.000Z")
+        expect(times.nth(1)).to_contain_text("2035-03-25 03:00:00+02:00 Europe/Paris")
+        expect(times.nth(1)).to_contain_text("the clock was set forward by 1:00:00")
+        expect(page.locator("#next .note")).to_have_count(1)
+        result = Axe().run(page)
+        assert not result.violations_count, result.generate_report()
+        page.goto("/schedule?id=poll")
+        expect(times).to_have_count(3)
+        expect(page.locator("#plan")).to_contain_text("every 15.0 min")
+        expect(page.locator("#plan dd").nth(1)).to_have_text("3")
+        expect(page.locator("#next .note")).to_have_count(0)
+        page.goto("/schedule?id=once")
+        expect(page.locator("#state")).to_have_text("pending")
+        expect(page.locator("#plan-part")).to_be_hidden()
+
+
 # --- 5: looking back ----------------------------------------------------------------------------
 
 

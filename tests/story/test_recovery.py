@@ -1,6 +1,7 @@
 """After a crash: what had arrived is settled, and nothing else."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -11,10 +12,13 @@ from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Progress
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.config import Inbox, Settings
+from sendlater.dialects.deliver import leaving
+from sendlater.dialects.recurrence import make_plan
 from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.buckets.crash_lookup import arrived
 from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.delivery.crash_lookup import CrashLookup
+from sendlater.spark.delivery.recurring import advanced
 from sendlater.store import Batch, Pending
 from sendlater.store.unsettled import unsettled
 
@@ -185,3 +189,54 @@ def test_what_has_a_tombstone_and_never_arrived_is_delivered_unless_replaced(
     assert {m.topic() for m in found} == {crashed.target, crashed.history}
     assert {dict(m.headers())["sendlater-id"] for m in found} == {b"torn"}
     assert [(m.key(), m.value()) for m in again] == [(b"torn", None)]
+
+
+@pytest.mark.parametrize("crashed", [True], indirect=True)
+def test_a_torn_occurrence_is_delivered_unless_its_schedule_was_replaced(
+    crashed, kafka, spark_on_kafka
+):
+    """What it left on its journal is there, but the occurrence has not arrived."""
+    torn = [
+        crashed.schedule(id + b"@1", at=at, headers=[("sendlater-schedule", id)])
+        for at, id in enumerate([b"kept", b"changed"])
+    ]
+    for schedule in torn:
+        crashed.write(crashed.inbox, schedule.id.removesuffix(b"@1"), b"v")
+    crashed.claim(0, *torn)
+    for schedule in torn:
+        left = leaving(schedule, (crashed.inbox, crashed.history))[1]
+        crashed.write(left.topic, left.key, left.value, left.headers)
+    crashed.write(crashed.inbox, b"changed", b"newer")
+
+    assert crashed.settle(spark_on_kafka) == len(torn)
+    assert crashed.left() == {}
+    with Reader(kafka, crashed.inbox, crashed.target, crashed.history) as reader:
+        wait_until(lambda: len(reader.messages) == 5 + 3, "all is read")
+        found = [m for m in reader.messages if m.topic() != crashed.inbox]
+    assert {m.topic() for m in found} == {crashed.target, crashed.history}
+    assert {dict(m.headers())["sendlater-id"] for m in found} == {b"kept@1"}
+
+
+@pytest.mark.parametrize("crashed", [False, True], indirect=True)
+def test_a_store_that_went_back_behind_an_occurrence_finds_that_it_has_arrived(
+    crashed, kafka, spark_on_kafka
+):
+    """It holds the schedule as it was claimed; its lane had put the occurrence in its place."""
+    plan = make_plan(now_ms=crashed.due_ms - 60_000, every_ms=60_000)
+    schedules = [
+        replace(crashed.schedule(id, at=at), plan=plan.text)
+        for at, id in enumerate([b"arrived", b"not"])
+    ]
+    crashed.claim(0, *schedules)
+    journals = crashed.settings.journals
+    step = advanced(schedules[0], now_ms=crashed.due_ms, journals=journals)
+    copies = (crashed.inbox, crashed.history) if journals else ()
+    for record in leaving(step.occurrence, copies):
+        crashed.write(record.topic, record.key, record.value, record.headers)
+
+    assert crashed.settle(spark_on_kafka) == 1
+    crashed.pending.release_all(owner=crashed.owner)
+    found = {one.id: one for one in crashed.pending.list(count_max=9)}
+    assert found[b"arrived"].due_ms == step.again.due_ms
+    assert found[b"not"].due_ms == crashed.due_ms
+    assert len(found) == 2

@@ -112,12 +112,40 @@ def test_a_delay_is_a_number_a_text_an_interval_or_an_option(
         ("'v' AS value, timestamp_ntz'2030-01-01T00:00:00' AS due", {}, "timestamp"),
         ("'v' AS value, true AS delay", {}, "seconds"),
         ("CAST(NULL AS STRING) AS value, 1 AS delay", {}, "value"),
+        ("'v' AS value, '0 9 * *' AS cron", {}, "cron: .*'0 9 . .'"),
+        ("'v' AS value, 60 AS every, 'some' AS missed", {}, "missed: .*'some'"),
+        ("'v' AS value, 1 AS delay, 'maybe' AS only_if", {}, "only_if: .*'maybe'"),
     ],
 )
 def test_rows_that_cannot_be_meant_are_refused(spark, options, select, more, told):
     rows = spark.sql(f"SELECT {select}")
     with pytest.raises(PySparkException, match=told):
         rows.write.format("sendlater").options(**options, topic="t", **more).mode("append").save()
+
+
+def test_rows_recur_and_are_created_under_a_condition(spark, options, scheduler):
+    """A second run with `only_if` leaves what stands as it is; a row without one replaces."""
+
+    def write(select):
+        rows = spark.sql(f"SELECT 't' AS topic, array('plans') AS tags, {select}")
+        rows.write.format("sendlater").options(**options).mode("append").save()
+
+    absent = "'absent' AS only_if, CAST(3 AS BIGINT) AS count"
+    for value in ("first", "second"):
+        write(f"'a' AS id, '{value}' AS value, INTERVAL '15' MINUTE AS every, {absent}")
+    start = "timestamp'2035-01-01T00:00:00Z' AS start, timestamp'2035-02-01T00:00:00Z' AS end"
+    cron = f"'0 9 * * MON-FRI' AS cron, 'Europe/Paris' AS zone, {start}"
+    for value in ("first", "second"):
+        write(f"'b' AS id, '{value}' AS value, {cron}, CAST(NULL AS STRING) AS only_if")
+    a, b = scheduler.get("a"), scheduler.get("b")
+    assert (a.value, a.tags, a.plan["every_ms"], a.plan["left"]) == (
+        b"first",
+        ("plans",),
+        900_000,
+        3,
+    )
+    assert (b.value, b.due_at) == (b"second", datetime(2035, 1, 1, 8, tzinfo=UTC))
+    assert b.plan["end_ms"] == datetime(2035, 2, 1, tzinfo=UTC).timestamp() * 1_000
 
 
 def test_overwriting_is_refused(spark, options):
@@ -366,10 +394,10 @@ def test_a_space_that_a_service_owns_is_not_taken_unasked(spark, options, schedu
 def test_the_examples_of_the_page_come_true_in_a_stream_of_their_own(
     spark, redis_url, space, tmp_path, capsys
 ):
-    """The page's three blocks in turn: schedule, look, read what falls due."""
+    """The page's blocks in turn: schedule, recur, look, read what falls due."""
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {"spark": spark, "checkpoint": str(tmp_path)}
     with Scheduler(redis_url, space="analytics") as scheduler:
         scheduler.send_later("t", b"v", delay=0, id=space)

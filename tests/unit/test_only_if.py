@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sendlater import ConditionFailed, Record, SchedulingProducer, State
-from sendlater.client.rest_transport import _standing
+from sendlater.client.rest_json import standing_of
 from sendlater.dialects import names
 from sendlater.errors import BadRequest
 from sendlater.model import Schedule
@@ -42,7 +42,7 @@ def test_the_error_tells_what_stands():
     nothing = condition_failed("version=v1", None)
     assert nothing.standing is None
     assert "nothing has this id" in str(nothing)
-    assert ConditionFailed("as over HTTP without a body").standing is _standing(None) is None
+    assert ConditionFailed("as over HTTP without a body").standing is standing_of(None) is None
 
 
 def test_a_producer_hears_no_answer_and_takes_no_condition():

@@ -9,10 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sendlater.dialects import names
-from sendlater.dialects.recurrence import Plan, make_plan, read_headers, read_text, step
+from sendlater.dialects.cron import clock_notes
+from sendlater.dialects.recurrence import (
+    Plan,
+    extra_occurrence,
+    make_plan,
+    read_headers,
+    read_text,
+    step,
+)
 from sendlater.errors import BadRequest
 from sendlater.limits import ID_BYTES_MAX, JITTER_MS_MAX, MISSED_COUNT_MAX, MISSED_LATE_MS_MAX
-from sendlater.model import DUE_MS_MAX
+from sendlater.model import DUE_MS_MAX, PAUSED_MS, Expiry, Record, Schedule
 from sendlater.operations.arguments import plan_send
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -256,6 +264,51 @@ def test_all_missed_ones_are_made_up_for_up_to_a_bound() -> None:
     assert plan.planned_ms == now_ms + MINUTE
 
 
+@given(spans, instants, st.integers(0, 10**12), st.booleans())
+def test_a_plan_resumes_at_its_first_time_after_now(
+    every_ms: int, start_ms: int, later_ms: int, counted: bool
+) -> None:
+    plan = make_plan(now_ms=start_ms, every_ms=every_ms, count=3 if counted else None)
+    paused = plan.pause()
+    assert paused.due_ms(b"i") == PAUSED_MS
+    assert read_text(paused.text) == paused
+    now_ms = start_ms + later_ms
+    then = paused.resume(now_ms)
+    assert then is not None
+    assert not then.paused
+    assert then.left == plan.left
+    assert then.planned_ms == plan.next_after(max(now_ms, plan.planned_ms - 1))
+    assert then.planned_ms > now_ms
+    assert (then.planned_ms, then.changes) > (paused.planned_ms, paused.changes)
+    _, after = step(then, b"i", due_ms=then.planned_ms, now_ms=then.planned_ms)
+    assert after is not None
+    assert after.changes == 0
+
+
+def test_a_plan_does_not_resume_before_its_start_nor_after_its_end() -> None:
+    plan = make_plan(now_ms=0, every_ms=HOUR, start_ms=5 * HOUR, end_ms=7 * HOUR)
+    assert plan.pause().resume(HOUR) == plan.at(5 * HOUR, changes=2)
+    assert plan.pause().resume(7 * HOUR) is None
+    cron = make_plan(now_ms=0, cron="0 9 * * *", start_ms=ms("2030-01-01T00:00Z"))
+    resumed = cron.pause().resume(HOUR)
+    assert resumed is not None
+    assert resumed.planned_ms == cron.planned_ms
+
+
+@given(instants, st.integers(-(10**9), 10**9))
+def test_an_occurrence_beside_the_plan_has_an_id_of_its_own(start_ms: int, off_ms: int) -> None:
+    plan = make_plan(now_ms=start_ms, every_ms=MINUTE)
+    record = Record(topic="t", value=b"v", headers=[("h", b"1")])
+    whole = Schedule(id=b"i", due_ms=0, record=record, plan=plan.text, expiry=Expiry(5))
+    for now_ms in (max(0, plan.planned_ms + off_ms), plan.planned_ms + MINUTE):
+        extra = extra_occurrence(whole, now_ms=now_ms)
+        planned_ms = int(extra.id.removeprefix(b"i@"))
+        assert planned_ms - now_ms in (0, 1)
+        assert (planned_ms - plan.planned_ms) % MINUTE
+        assert (extra.due_ms, extra.plan, extra.expiry) == (now_ms, "", None)
+        assert extra.record.headers == [("h", b"1"), (names.SCHEDULE, b"i")]
+
+
 def test_jitter_is_stable_and_differs() -> None:
     plan = make_plan(now_ms=0, every_ms=HOUR, jitter_ms=10 * MINUTE)
     assert plan.due_ms(b"a") == plan.due_ms(b"a")
@@ -326,11 +379,11 @@ def test_the_headers_of_a_record_are_read() -> None:
         ({names.CRON: b"0 0 30 2 *"}, "day-of-month"),
         ({names.CRON: b"\xff * * * *"}, "minute"),
         ({names.CRON: b"*" * 201}, "five fields"),
-        ({names.CRON: b"0 9 * * *", names.ZONE: b"Europe/Nowhere"}, "zone"),
-        ({names.CRON: b"0 9 * * *", names.ZONE: b"../../etc/passwd"}, "zone"),
-        ({names.CRON: b"0 9 * * *", names.ZONE: b"Europe"}, "zone"),
-        ({names.CRON: b"0 9 * * *", names.ZONE: b"\x00"}, "zone"),
-        ({names.CRON: b"0 9 * * *", names.ZONE: b"x" * 5_000}, "zone"),
+        ({names.CRON: b"0 9 * * *", names.ZONE: b"Europe/Nowhere"}, "zone: .*IANA.*Europe/Nowhere"),
+        ({names.CRON: b"0 9 * * *", names.ZONE: b"../../etc/passwd"}, "zone: expected"),
+        ({names.CRON: b"0 9 * * *", names.ZONE: b"Europe"}, "zone: expected"),
+        ({names.CRON: b"0 9 * * *", names.ZONE: b"\x00"}, "zone: expected"),
+        ({names.CRON: b"0 9 * * *", names.ZONE: b"x" * 5_000}, "zone: expected"),
         ({names.CRON: b"* * * * *", names.JITTER: b"2m"}, "jitter"),
     ],
 )
@@ -356,6 +409,8 @@ def test_what_cannot_be_meant_is_told(told: dict[str, bytes | None], about: str)
         b'{"planned_ms": 1, "every_ms": 1000, "jitter_ms": 86400001}',
         b'{"planned_ms": 1, "every_ms": 1000, "overdue": -1}',
         b'{"planned_ms": 1, "every_ms": 1000, "overdue": 1001}',
+        b'{"planned_ms": 1, "every_ms": 1000, "paused": 1}',
+        b'{"planned_ms": 1, "every_ms": 1000, "changes": -1}',
         b'{"planned_ms": 1, "every_ms": 1000, "else": 1}',
         b'{"planned_ms": 1, "cron": "1"}',
     ],
@@ -404,3 +459,44 @@ def test_the_client_refuses_at_once(wrong: dict[str, object]) -> None:
 def test_an_unknown_word_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="evry"):
         plan_send("t", "v", now_ms=0, delay=1, evry="15m")  # type: ignore[call-arg]
+
+
+def test_a_zone_that_is_unknown_is_named() -> None:
+    with pytest.raises(BadRequest, match=r"zone: expected .*, got 'Paris'"):
+        plan_send("t", "v", now_ms=0, cron="0 9 * * *", zone="Paris")
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "notes"),
+    [
+        ("0 9 * * *", "Europe/Paris", "2035-03-24T00:00Z", [None, "forward by 1:00:00", None]),
+        ("30 2 * * *", "Europe/Paris", "2035-03-25T00:00Z", ["forward by 1:00:00", None, None]),
+        ("30 2 * * *", "Europe/Paris", "2035-10-27T23:00Z", ["the first", "back by 1:00:00", None]),
+        (
+            "0 2 * * *",
+            "Australia/Lord_Howe",
+            "2035-10-06T00:00Z",
+            ["forward by 0:30:00", None, None],
+        ),
+        ("0 9 * * *", "UTC", "2035-03-24T00:00Z", [None] * 3),
+    ],
+)
+def test_what_daylight_saving_touches_is_told(
+    cron: str, zone: str, after: str, notes: list[str | None]
+) -> None:
+    found = [make_plan(now_ms=ms(after), cron=cron, zone=zone).planned_ms]
+    while len(found) < 3:
+        found.append(make_plan(now_ms=found[-1], cron=cron, zone=zone).planned_ms)
+    told = clock_notes(found, zone)
+    for note, said in zip(notes, told, strict=True):
+        assert (note is None) == (said is None), told
+        assert note is None or note in (said or ""), told
+
+
+def test_an_hour_that_comes_twice_is_told_both_times() -> None:
+    first = ms("2035-10-28T02:30+02:00")
+    told = clock_notes([first - HOUR, first, first + HOUR], "Europe/Paris")
+    assert told[0] is None
+    assert told[1] == "02:30 comes twice, this is the first"
+    assert told[2] == "the clock was set back by 1:00:00; 02:30 comes twice, this is the second"
+    assert clock_notes([DUE_MS_MAX], "Europe/Paris") == [None]

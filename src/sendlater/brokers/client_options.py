@@ -13,6 +13,11 @@ def client_options(settings: Settings) -> dict[str, str]:
     return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
 
 
+ASKING = {"allow.auto.create.topics": "false"}
+"""Options of an admin client, which by default asks for a topic as a producer does: a broker with
+auto.create.topics.enable then makes it, and not as an inbox or a journal must be."""
+
+
 def isolation(client_options: Mapping[str, str]) -> "IsolationLevel":
     """The isolation level that decides which position is the end of a topic.
 

@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sendlater.brokers.client_options import isolation
+from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.errors import BrokerUnavailable
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Progress:
         # Reads committed offsets and never joins the group. The admin client's request for them
         # crashes librdkafka while a group's coordinator loads or moves.
         self._consumer = Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
-        self._admin = AdminClient(self._options)
+        self._admin = AdminClient(self._options | ASKING)
         self._isolation = isolation(client_options)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:

@@ -23,7 +23,7 @@ from sendlater.brokers.broker import (
     Arrived,
     Failed,
 )
-from sendlater.brokers.client_options import isolation
+from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.errors import BadRequest, BrokerUnavailable, SendlaterError
 from sendlater.model import Headers, Record
 
@@ -54,7 +54,7 @@ class KafkaBroker:
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
         self._options: dict[str, Any] = dict(client_options)
-        self._admin = AdminClient(self._options)
+        self._admin = AdminClient(self._options | ASKING)
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
         limits = self._producer_options()

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
-from sendlater.brokers.client_options import isolation
+from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
 from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
@@ -57,7 +57,7 @@ class KafkaTopics:
     """Creates and looks up topics. It keeps the admin client alive, which its futures need."""
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
-        self._admin = AdminClient(dict(client_options))
+        self._admin = AdminClient({**client_options, **ASKING})
         # Looks up a topic as the delivering producer does, so the broker may create it.
         self._producer = Producer(dict(client_options))
         self._isolation = isolation(client_options)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Any, Protocol
 
+from sendlater.brokers.client_options import ASKING
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
 
@@ -69,7 +70,7 @@ class KafkaPartitions:
         # The watermark's thread asks the same brokers, and its warnings say what is wrong.
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
         # Of its own: on the consumer's connection a question waits for the fetch under way.
-        self._admin = AdminClient({**options, **quiet})
+        self._admin = AdminClient({**options, **quiet, **ASKING})
         self._topics = sorted(topics)
         self._assigned = False
         self._consumer = Consumer(

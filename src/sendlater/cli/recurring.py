@@ -1,4 +1,4 @@
-"""Flags of recurring schedules, and the command `next`: when one would come."""
+"""Flags of recurring schedules; commands: next (when one would come), pause, resume, trigger."""
 
 import json
 import time
@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from sendlater.cli.connection import OK, Json, app, out
+from sendlater.cli.connection import HERE, OK, Connection, Json, app, out
+from sendlater.cli.output import text_of
+from sendlater.cli.reschedule import each
 from sendlater.errors import BadRequest
 from sendlater.limits import PREVIEW_COUNT_MAX
 
@@ -64,6 +66,7 @@ def next_(
         end: Nothing is planned after this instant.
         count: How many times to show.
     """
+    from sendlater.dialects.cron import clock_notes
     from sendlater.dialects.recurrence import preview, shown_at
     from sendlater.operations.arguments import planned
 
@@ -73,5 +76,43 @@ def next_(
         raise BadRequest("next: expected CRON, or --every")
     times = preview(plan, count)
     shown = [shown_at(ms, plan.zone) for ms in times]
-    out.print(json.dumps({"times": shown, "times_ms": times}) if json_ else "\n".join(shown))
+    notes = clock_notes(times, plan.zone)
+    if json_:
+        out.print(json.dumps({"times": shown, "times_ms": times, "notes": notes}))
+    else:
+        rows = zip(shown, notes, strict=True)
+        out.print("\n".join(f"{one}  {note}" if note else one for one, note in rows))
     return OK
+
+
+@app.command
+def pause(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
+    """Deliver nothing of recurring schedules until they are resumed.
+
+    Answers paused, unchanged (it was), delivering or unknown.
+    """
+    return each(ids, lambda scheduler, name: scheduler.pause(name), json_, connection)
+
+
+@app.command
+def resume(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
+    """Go on with recurring schedules, each with its first time after now.
+
+    Answers resumed, unchanged (it was not paused), ended (it has no time left), delivering or
+    unknown.
+    """
+    return each(ids, lambda scheduler, name: scheduler.resume(name), json_, connection)
+
+
+@app.command
+def trigger(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
+    """Send an occurrence of recurring schedules now, beside their plans.
+
+    Answers the id of the occurrence, or unknown.
+    """
+
+    def one(scheduler: Any, name: str) -> str:
+        found = scheduler.trigger(name)
+        return "unknown" if found is None else str(text_of(found.schedule.id))
+
+    return each(ids, one, json_, connection)

@@ -20,6 +20,10 @@ from sendlater.cli.output import id_of
 from sendlater.errors import BadRequest
 from sendlater.model import Moved
 
+UNDONE = (Moved.DELIVERING, Moved.UNKNOWN)
+"""Answers after which a schedule is not what was asked for."""
+NOT_MOVED = (Moved.PAUSED, *UNDONE)
+
 
 @app.command
 def reschedule(
@@ -44,21 +48,36 @@ def reschedule(
     now_ms = time.time_ns() // 1_000_000
     due_ms = now_ms + duration_ms(delay) if delay is not None else instant_ms(at or "", now_ms)
     due = to_datetime(due_ms)
-    return _each(ids, lambda scheduler, name: scheduler.reschedule(name, at=due), json_, connection)
+    return each(
+        ids,
+        lambda scheduler, name: scheduler.reschedule(name, at=due),
+        json_,
+        connection,
+        undone=NOT_MOVED,
+    )
 
 
 @app.command(name="deliver-now")
 def deliver_now(*ids: str, json_: Json = False, connection: Connection = HERE) -> int:
     """Make schedules due at once. Answers moved, delivering (they already are) or unknown."""
-    return _each(ids, lambda scheduler, name: scheduler.deliver_now(name), json_, connection)
+    return each(
+        ids,
+        lambda scheduler, name: scheduler.deliver_now(name),
+        json_,
+        connection,
+        undone=NOT_MOVED,
+    )
 
 
-def _each(
+def each(
     ids: tuple[str, ...],
-    change: Callable[[Any, str], Moved],
+    change: Callable[[Any, str], str],
     json_: bool,
     connection: Connection,
+    *,
+    undone: tuple[str, ...] = UNDONE,
 ) -> int:
+    """Change each of these schedules, and show the answers; `undone`: those that are failures."""
     if not ids:
         raise BadRequest("expected at least one id")
     with open_scheduler(connection) as scheduler:
@@ -68,5 +87,5 @@ def _each(
     else:
         for name, answer in answers.items():
             out.print(f"{name}\t{answer}", highlight=False, markup=False)
-    done = sum(answer is Moved.MOVED for answer in answers.values())
+    done = sum(answer not in undone for answer in answers.values())
     return OK if done == len(answers) else PARTLY if done else NOT_FOUND

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,7 @@ from sendlater.cli.connection import (
 from sendlater.cli.output import as_json, id_of, text_of, time_of
 from sendlater.cli.recurring import ONCE, Recurrence
 from sendlater.config import Settings
-from sendlater.errors import BadRequest
+from sendlater.errors import BadRequest, ConditionFailed
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Schedule
 
@@ -78,8 +79,7 @@ def send(
         tag: A word it can be found and cancelled by; may be repeated.
         only_if: absent, earlier, later or version=V: only if what has this id allows it.
         jsonl: File with a JSON object per line: topic, value, delay or at or the words of a
-            recurring schedule, and optionally key, headers, spread, expires or expires_after, id,
-            partition, tags. `-` reads standard input.
+            recurring schedule, and optionally key, headers, spread, expires... `-`: standard input.
     """
     from sendlater.cli.send_request import SendRequest
 
@@ -108,9 +108,22 @@ def send(
     )
     request.check(connection.settings())
     with open_scheduler(connection) as scheduler:
-        sent = request.send(scheduler)
+        with _standing_told(json_=json_):
+            sent = request.send(scheduler)
         scheduler.flush()
     return _tell(sent.id, sent.due_ms, json_=json_)
+
+
+@contextmanager
+def _standing_told(*, json_: bool) -> Iterator[None]:
+    """What stands instead as JSON, if a condition does not hold inside."""
+    try:
+        yield
+    except ConditionFailed as error:
+        if json_:
+            standing = None if error.standing is None else asdict(error.standing)
+            out.print(json.dumps({"error": str(error), "standing": standing}))
+        raise
 
 
 def _tell(id: str, due_ms: int, *, json_: bool) -> int:

@@ -17,7 +17,7 @@ from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import Headers, Record, Schedule
 from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR, CANNOT_TAG
-from sendlater.operations.arguments import plan_expiry, planned
+from sendlater.operations.arguments import carried, plan_expiry, planned
 from sendlater.operations.conditions import checked_condition
 
 
@@ -214,7 +214,7 @@ def _headers(given: Any) -> Headers:
             raise BadRequest(f"header: expected name=value, got {one!r}")
         _utf8("header", name)
         pairs.append((name, None if value is None else os.fsencode(value)))
-    return pairs
+    return carried(pairs)
 
 
 def _utf8(what: str, text: str) -> bytes:

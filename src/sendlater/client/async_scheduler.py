@@ -13,7 +13,7 @@ from sendlater.client.scheduler import RETRY, Scheduler
 from sendlater.client.sender import SEND_TIMEOUT_S, unanswered
 from sendlater.client.tracing import scheduling
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.arguments import (
     AnyHeaders,
     Delay,
@@ -54,6 +54,18 @@ class AsyncScheduled(Scheduled):
     async def deliver_now(self) -> Moved:  # type: ignore[override]
         """See Scheduler.deliver_now."""
         return await self._owner.deliver_now(self.id)
+
+    async def pause(self) -> Paused:  # type: ignore[override]
+        """See Scheduler.pause."""
+        return await self._owner.pause(self.id)
+
+    async def resume(self) -> Paused:  # type: ignore[override]
+        """See Scheduler.resume."""
+        return await self._owner.resume(self.id)
+
+    async def trigger(self) -> "AsyncScheduled | None":  # type: ignore[override]
+        """See Scheduler.trigger."""
+        return await self._owner.trigger(self.id)
 
 
 OnAsyncSent = Callable[[Exception | None, AsyncScheduled], None]
@@ -217,6 +229,19 @@ class AsyncScheduler:
     async def deliver_now(self, id: str) -> Moved:
         """See Scheduler.deliver_now."""
         return await self._call(self.sync.deliver_now, id)
+
+    async def pause(self, id: str) -> Paused:
+        """See Scheduler.pause."""
+        return await self._call(self.sync.pause, id)
+
+    async def resume(self, id: str) -> Paused:
+        """See Scheduler.resume."""
+        return await self._call(self.sync.resume, id)
+
+    async def trigger(self, id: str) -> AsyncScheduled | None:
+        """See Scheduler.trigger."""
+        found = await self._call(self.sync.trigger, id)
+        return None if found is None else AsyncScheduled(self, found.schedule)  # type: ignore[arg-type]
 
     async def get(self, id: str) -> AsyncScheduled | None:
         """See Scheduler.get."""

@@ -1,6 +1,5 @@
 """The client's transport over REST (format: docs/rest.md)."""
 
-import base64
 import json
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +11,12 @@ from urllib.parse import quote
 
 import httpx2
 
+from sendlater.client.rest_json import from_json, standing_of, to_arrived, to_json
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest, BadSettings, ConditionFailed, Unavailable
 from sendlater.limits import BULK_IDS_MAX
-from sendlater.model import Cancelled, Expiry, Headers, Moved, Record, Schedule, Standing, State
-from sendlater.operations.arguments import chunks, id_text, to_datetime, to_id
+from sendlater.model import Cancelled, Moved, Paused, Schedule
+from sendlater.operations.arguments import chunks, id_text, to_datetime
 from sendlater.operations.queries import Query
 from sendlater.operations.transport import Done, Matched
 
@@ -58,19 +58,19 @@ class HttpTransport:
 
     def send(self, schedule: Schedule, *, done: Done) -> None:
         """See Transport. Waits for the response."""
-        self._call("POST", PATH, json=_to_json(schedule))
+        self._call("POST", PATH, json=to_json(schedule))
         done(None)
 
     def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
         """See Transport."""
-        told = self._call("POST", PATH, json={**_to_json(schedule), "only_if": only_if})
+        told = self._call("POST", PATH, json={**to_json(schedule), "only_if": only_if})
         return replace(schedule, version=told.get("version", ""))
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""
         count = 0
         for chunk in chunks(schedules, count_max=MANY_COUNT):
-            lines = b"".join(json.dumps(_to_json(one)).encode() + b"\n" for one in chunk)
+            lines = b"".join(json.dumps(to_json(one)).encode() + b"\n" for one in chunk)
             answer = self._call(
                 "POST", PATH, content=lines, headers={"Content-Type": "application/x-ndjson"}
             )
@@ -121,10 +121,25 @@ class HttpTransport:
         answer = self._call("POST", _path(schedule_id) + ":deliver-now", ok=(404, 409))
         return Moved(answer.get("answer", "unknown"))
 
+    def pause(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        answer = self._call("POST", _path(schedule_id) + ":pause", ok=(404, 409))
+        return Paused(answer.get("answer", "unknown"))
+
+    def resume(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        answer = self._call("POST", _path(schedule_id) + ":resume", ok=(404, 409))
+        return Paused(answer.get("answer", "unknown"))
+
+    def trigger(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        told = self._call("POST", _path(schedule_id) + ":trigger", ok=(404, 409))
+        return from_json(told["schedule"]) if "schedule" in told else None
+
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""
         found = self._call("GET", _path(schedule_id), ok=(404,))
-        return _from_json(found) if "due_ms" in found else None
+        return from_json(found) if "due_ms" in found else None
 
     def page(self, query: Query) -> tuple[list[Schedule], str | None]:
         """See Transport."""
@@ -132,7 +147,7 @@ class HttpTransport:
         if query.cursor is not None:
             asked["cursor"] = query.cursor
         found = self._call("GET", PATH, params=asked)
-        return [_from_json(item) for item in found["items"]], found.get("next_cursor")
+        return [from_json(item) for item in found["items"]], found.get("next_cursor")
 
     def stats(self) -> dict[str, Any]:
         """The server's statistics, as in GET /v1/stats."""
@@ -142,14 +157,14 @@ class HttpTransport:
         """The last records of a topic by time, oldest first. None means the rejected topic."""
         asked = {"limit": count_max} | ({} if topic is None else {"topic": topic})
         found = self._call("GET", RECORDS, params=asked)["items"]
-        return [_to_arrived(told) for told in reversed(found)]
+        return [to_arrived(told) for told in reversed(found)]
 
     def coming_records(self, topic: str, *, from_start: bool) -> Iterator[list["Arrived"]]:
         """New records, or all from the first one kept, without end; also yields empty lists."""
         asked: dict[str, Any] = {"topic": topic, "wait": FOLLOW_WAIT_S, "from_start": from_start}
         while True:
             told = self._call("GET", f"{RECORDS}:follow", params=asked)
-            yield [_to_arrived(one) for one in told["items"]]
+            yield [to_arrived(one) for one in told["items"]]
             asked["cursor"] = told["cursor"]
 
     def redrive(self, topic: str, places: Sequence[str]) -> dict[str, str]:
@@ -191,7 +206,7 @@ class HttpTransport:
             return told
         words = told.get("detail") or told.get("title") or answer.reason_phrase
         if status == HTTPStatus.PRECONDITION_FAILED:
-            raise ConditionFailed(words, standing=_standing(told.get("standing")))
+            raise ConditionFailed(words, standing=standing_of(told.get("standing")))
         kind = Unavailable if status >= 500 or status in TRY_AGAIN else BadRequest
         raise kind(f"{method} {path.split('?')[0]}: {status} {words}")
 
@@ -219,126 +234,3 @@ def _asked(query: Query) -> dict[str, Any]:
 
 def _path(schedule_id: bytes) -> str:
     return f"{PATH}/{quote(schedule_id, safe='')}"
-
-
-def _to_json(schedule: Schedule) -> dict[str, Any]:
-    """A field with text if the bytes are UTF-8, otherwise `..._base64`."""
-    record = schedule.record
-    told: dict[str, Any] = {
-        "topic": record.topic,
-        "id": _text(schedule.id),
-        **(_plan(schedule.plan) if schedule.plan else {"due_ms": schedule.due_ms}),
-        **_field("value", record.value),
-    }
-    if record.key is not None:
-        told |= _field("key", record.key)
-    if record.headers:
-        told["headers"] = [_header(name, value) for name, value in record.headers]
-    if record.partition is not None:
-        told["partition"] = record.partition
-    if schedule.tags:
-        told["tags"] = schedule.tags
-    if schedule.expiry is not None:
-        ms, after_due = schedule.expiry.ms, schedule.expiry.after_due
-        told |= {"expires_after": ms / 1_000} if after_due else {"expires": _instant(ms)}
-    return told
-
-
-def _plan(text: str) -> dict[str, Any]:
-    from sendlater.dialects.recurrence import read_text, words_of
-
-    return words_of(read_text(text))
-
-
-def _instant(ms: int) -> str:
-    return to_datetime(ms).isoformat(timespec="milliseconds")
-
-
-def _text(schedule_id: bytes) -> str:
-    try:
-        return schedule_id.decode()
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"id: expected UTF-8 over HTTP, got {schedule_id!r}") from error
-
-
-def _field(name: str, value: bytes | None) -> dict[str, str | None]:
-    try:
-        return {name: None if value is None else value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value or b"").decode()}
-
-
-def _header(name: str, value: bytes | None) -> Any:
-    told = _field("value", value)
-    return [name, told["value"]] if "value" in told else {"name": name, **told}
-
-
-def _from_json(told: dict[str, Any]) -> Schedule:
-    return Schedule(
-        id=to_id(told["id"]),
-        due_ms=told["due_ms"],
-        record=Record(
-            topic=told["topic"],
-            value=_bytes(told, "value"),
-            key=_bytes(told, "key"),
-            headers=_headers(told.get("headers") or []),
-            partition=told.get("partition"),
-        ),
-        expiry=_expiry(told),
-        plan=json.dumps(told["plan"], separators=(",", ":")) if "plan" in told else "",
-        tags=tuple(told.get("tags", ())),
-        state=State(told.get("state", State.PENDING)),
-        version=told.get("version", ""),
-    )
-
-
-def _standing(told: dict[str, Any] | None) -> Standing | None:
-    if told is None:
-        return None
-    return Standing(told["id"], told["version"], told["due_ms"], State(told["state"]))
-
-
-def _expiry(told: dict[str, Any]) -> Expiry | None:
-    if (after_ms := told.get("expires_after_ms")) is not None:
-        return Expiry(after_ms, after_due=True)
-    at_ms = told.get("expires_ms")
-    return None if at_ms is None else Expiry(at_ms)
-
-
-def _to_arrived(told: dict[str, Any]) -> "Arrived":
-    """A record. If the server hides payloads, its headers are those that have fields of their
-    own."""
-    # Not at the top: a client that only sends needs no brokers.
-    from sendlater.brokers.broker import Arrived
-    from sendlater.operations.read_topics import TOLD
-
-    partition, _, position = told["place"].partition("/")
-    headers = _headers(told.get("headers") or [])
-    if "headers" not in told:
-        headers = [(n, str(told[f]).encode()) for f, n in TOLD.items() if f in told]
-    return Arrived(
-        told["topic"],
-        int(partition),
-        int(position),
-        told["at_ms"],
-        _bytes(told, "key"),
-        _bytes(told, "value"),
-        headers,
-    )
-
-
-def _bytes(told: dict[str, Any], name: str) -> bytes | None:
-    packed = told.get(f"{name}_base64")
-    if packed is not None:
-        return base64.b64decode(packed)
-    text = told.get(name)
-    return None if text is None else str(text).encode()
-
-
-def _headers(told: list[Any]) -> Headers:
-    return [
-        (one["name"], _bytes(one, "value"))
-        if isinstance(one, dict)
-        else (one[0], None if one[1] is None else str(one[1]).encode())
-        for one in told
-    ]

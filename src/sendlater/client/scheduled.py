@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from sendlater.model import Cancelled, Headers, Moved, Schedule, State
+from sendlater.model import Cancelled, Headers, Moved, Paused, Schedule, State
 from sendlater.operations.arguments import Delay, Instant, id_text, to_datetime
 
 T = TypeVar("T")
@@ -30,6 +30,15 @@ class Changes(Protocol):
 
     def deliver_now(self, id: str) -> Moved:
         """See Scheduler.deliver_now."""
+
+    def pause(self, id: str) -> Paused:
+        """See Scheduler.pause."""
+
+    def resume(self, id: str) -> Paused:
+        """See Scheduler.resume."""
+
+    def trigger(self, id: str) -> "Scheduled | None":
+        """See Scheduler.trigger."""
 
 
 class Scheduled:
@@ -117,6 +126,18 @@ class Scheduled:
     def deliver_now(self) -> Moved:
         """See Scheduler.deliver_now."""
         return self._owner.deliver_now(self.id)
+
+    def pause(self) -> Paused:
+        """See Scheduler.pause."""
+        return self._owner.pause(self.id)
+
+    def resume(self) -> Paused:
+        """See Scheduler.resume."""
+        return self._owner.resume(self.id)
+
+    def trigger(self) -> "Scheduled | None":
+        """See Scheduler.trigger."""
+        return self._owner.trigger(self.id)
 
     def _follow(self, answer: Moved, moved_to_ms: int) -> Moved:
         if answer is Moved.MOVED:

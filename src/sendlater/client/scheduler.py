@@ -17,7 +17,7 @@ from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
 from sendlater.errors import NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.arguments import (
     AnyHeaders,
     Delay,
@@ -233,6 +233,20 @@ class Scheduler:
     def deliver_now(self, id: str) -> Moved:
         """Make a schedule due at once. Answers moved, delivering (it already is) or unknown."""
         return self._transport.deliver_now(to_id(id))
+
+    def pause(self, id: str) -> Paused:
+        """Deliver nothing of a recurring schedule until it is resumed: docs/recurring.md. Raises
+        BadRequest for one that comes once, as the next two."""
+        return self._transport.pause(to_id(id))
+
+    def resume(self, id: str) -> Paused:
+        """Go on with the first planned time after now; without any the answer is `ended`."""
+        return self._transport.resume(to_id(id))
+
+    def trigger(self, id: str) -> Scheduled | None:
+        """Send an occurrence beside the plan, due now; None if there is no such schedule."""
+        found = self._transport.trigger(to_id(id))
+        return None if found is None else Scheduled(self, found)
 
     def get(self, id: str) -> Scheduled | None:
         """A pending or claimed schedule; None if there is none, or none any more."""

@@ -4,6 +4,7 @@ Daylight saving: a time that does not exist is moved to the end of the gap, and 
 twice counts once; where minute or hour begin with `*`, elapsed time counts instead.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -13,6 +14,8 @@ from sendlater.limits import CRON_CHARS_MAX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
+NO_TIME = timedelta()
+DAY_MS = 86_400_000
 
 
 @lru_cache(10_000)  # many schedules are due at nine, and come again at nine
@@ -27,8 +30,9 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     # With six fields cronsim reads seconds, and knows no daylight saving.
     if fields != 5 or len(cron) > CRON_CHARS_MAX:
         raise BadRequest(f"cron: expected five fields (0 9 * * MON-FRI), got {cron[:100]!r}")
+    clock = zone_of(zone)
     try:
-        after = (EPOCH + after_ms * MS).astimezone(zone_of(zone))
+        after = (EPOCH + after_ms * MS).astimezone(clock)
         times = CronSim(cron, after)
         found = next(times, None)
         # In an hour that comes twice, a fixed time counts once: the first. Compared as instants:
@@ -59,6 +63,30 @@ def _odd_shift(low: datetime, high: datetime) -> datetime | None:
         same = datetime.fromtimestamp(middle, zone).utcoffset() == low.utcoffset()
         first, last = (middle, last) if same else (first, middle)
     return datetime.fromtimestamp(first, zone)
+
+
+def clock_notes(times_ms: Sequence[int], zone: str) -> list[str | None]:
+    """For each time in a row, what its clock has done since the one before it (for the first: in
+    the day before it), or that the time exists twice; None: nothing."""
+    clock, found = zone_of(zone), list[str | None]()
+    for n, ms in enumerate(times_ms):
+        before_ms = times_ms[n - 1] if n else max(0, ms - DAY_MS)
+        try:
+            before, at = ((EPOCH + one * MS).astimezone(clock) for one in (before_ms, ms))
+        except (OverflowError, ValueError):  # after the year 9999
+            found.append(None)
+            continue
+        by = _offset(at) - _offset(before)
+        notes = [f"the clock was set {'forward' if by > NO_TIME else 'back'} by {abs(by)}"]
+        notes = notes if by else []
+        if _offset(at.replace(fold=0)) != _offset(at.replace(fold=1)):
+            notes.append(f"{at:%H:%M} comes twice, this is the {'second' if at.fold else 'first'}")
+        found.append("; ".join(notes) or None)
+    return found
+
+
+def _offset(at: datetime) -> timedelta:
+    return at.utcoffset() or NO_TIME
 
 
 @lru_cache(1_000)

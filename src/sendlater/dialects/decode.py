@@ -63,8 +63,9 @@ def stages(settings: "Settings") -> list[list[str]]:
     origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
     under that condition, `waited ID` for a tombstone about a rejected record that waited under that
-    id, and `recurs CHANGE` for a recurring schedule, see spark/intake/plans.py). The value of a
-    cancellation is null, or the version that a tombstone of ours is about.
+    id, and `recurs CHANGE`, or `recurs again VERSION`, for a recurring schedule, see
+    spark/plans.py). The value of a cancellation is null, or the version that a tombstone of ours
+    is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
@@ -242,7 +243,8 @@ def _scheduled(settings: "Settings") -> list[str]:
             for name, (rejected, cancelled, asked) in by_fate.items()
         ),
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
-        "THEN concat('again ', concat_ws('/', topic, partition, copy_of)) "
+        f"THEN concat(if({RECURS}, 'recurs again ', 'again '), "
+        "concat_ws('/', topic, partition, copy_of)) "
         f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
         f"WHEN {RECURS} AND reason IS NULL AND value IS NOT NULL "
         f"THEN concat('recurs ', coalesce({change}, '')) ELSE {change} END AS change",

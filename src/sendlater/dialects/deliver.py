@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql
+from sendlater.dialects.progress import left_on_journal, split_progress
 from sendlater.model import Headers, Record, Schedule
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ def delivered_stages(settings: "Settings", *, owed: bool = False) -> list[list[s
     partition it was read from; a copy for the history topic, with the target's key and value. A
     rejected record of a journal is followed by a tombstone that also has the id it waited under and
     its original headers. Every tombstone names the version that is done, so that it does not affect
-    a newer one. `owed` leaves out the first record, which has arrived already.
+    a newer one. `owed` leaves out the first record, which has arrived already. A row of dialect
+    `record` is a record already, see `as_sent` in spark/delivery/recurring.py.
     """
     headers = delivered_headers(settings.journals)
     if not settings.journals:
         assert not owed, "without a journal nothing follows"
         return [["topic", "partition", "key", "value", f"{headers} AS headers"]]
-    target = _record("topic", "partition", "key", "value", "sent")
+    target = _record(*_SENT, "sent")
     tombstone = _tombstone("id", "sent")
     history = _record(sql.text(settings.history_topic), _NO_PARTITION, "key", "value", "sent")
     unhistoric = tuple({settings.history_topic, settings.liveness_topic})
@@ -86,16 +88,18 @@ def delivered_stages(settings: "Settings", *, owed: bool = False) -> list[list[s
     return [
         ["*", f"{headers} AS sent"],
         [
-            f"""inline({"slice(" if owed else ""}CASE
+            f"""inline(CASE WHEN dialect = 'record' THEN array({_record(*_SENT, "headers")})
+            ELSE {"slice(" if owed else ""}CASE
             WHEN NOT origin_topic IN {sql.texts(settings.journals)} THEN array({target})
             WHEN dialect = 'rejected' AND key IS NULL AND NOT {refused} THEN array({target})
             WHEN dialect = 'rejected' THEN array({target}, {rejected})
             WHEN {no_history} THEN array({target}, {tombstone})
-            ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""})"""
+            ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""} END)"""
         ],
     ]
 
 
+_SENT = ("topic", "partition", "key", "value")
 _NO_BYTES = "CAST(NULL AS BINARY)"
 _NO_PARTITION = "CAST(NULL AS INT)"
 
@@ -125,13 +129,20 @@ def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
     rejected = schedule.dialect == "rejected"
     place = f"{origin.topic}/{origin.partition}/{origin.position}" if origin else ""
     version: Headers = [(names.ORIGIN, place.encode())] if copies else []
-    sent = replace(record, headers=[*record.headers, *_added(schedule)])
     if not copies:
-        return [sent]
+        return [replace(record, headers=[*record.headers, *_added(schedule)])]
     journal, *history = copies
+    refused = rejected and record.headers[-1][0] == names.REJECTED_ID
+    # What intake has rejected may have headers of any name.
+    left = None
+    if refused or not rejected:
+        left = left_on_journal(schedule, _added(schedule)[-3:] + version)
+    kept = split_progress(record.headers)[0] if left else record.headers
+    sent = replace(record, headers=[*kept, *_added(schedule)])
     if rejected:
-        last, value = record.headers[-1]
-        refused = last == names.REJECTED_ID
+        if left:
+            return [sent, left]
+        value = record.headers[-1][1]
         key = value if refused else record.key
         if key is None:
             return [sent]
@@ -140,6 +151,7 @@ def leaving(schedule: Schedule, copies: Sequence[str] = ()) -> list[Record]:
         return [sent, Record(topic=journal, key=key, value=None, headers=about)]
     sent = replace(sent, headers=sent.headers + version)
     tombstone = replace(sent, topic=journal, key=schedule.id, value=None, partition=None)
+    tombstone = left or tombstone
     after = [topic for topic in history if topic != record.topic]
     return [sent, tombstone, *(replace(sent, topic=topic, partition=None) for topic in after)]
 

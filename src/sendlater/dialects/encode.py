@@ -44,6 +44,8 @@ def encode_headers(
     if [due_ms, delay_ms, at].count(None) != 2:
         raise BadTime(f"expected one of due_ms, delay_ms, at, got {due_ms=}, {delay_ms=}, {at=}")
     headers = names.foreign(record.headers)
+    if len(headers) < len(record.headers):
+        headers += _extra_headers(id, record.headers)
     if delay_ms is not None:
         headers.append((names.DELAY, _seconds(delay_ms).encode()))
     else:
@@ -68,31 +70,49 @@ def encode_headers(
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
 
 
+def _extra_headers(id: bytes, headers: Headers) -> Headers:
+    """Of an occurrence beside a plan: what keeps its `sendlater-schedule`."""
+    of = [value for name, value in headers if name == names.SCHEDULE]
+    if len(of) != 1 or not of[0] or not id.startswith(of[0] + b"@"):
+        return []
+    return [(names.PLAN, names.EXTRA), (names.SCHEDULE, of[0])]
+
+
 def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
     """The record that writes a schedule unchanged to its journal again: a copy of its version or,
     with `anew`, a new version."""
     origin, record = schedule.origin, schedule.record
     assert origin is not None, "only what was read from a journal is written to it again"
+    headers = again_headers(schedule)
+    return Record(
+        topic=origin.topic,
+        partition=origin.partition,
+        key=schedule.id,
+        value=record.value,
+        headers=(headers[:-1] if anew else headers) + record.headers,
+    )
+
+
+def again_headers(schedule: Schedule) -> Headers:
+    """The headers of a copy for its journal, in front of the schedule's own; the last one names its
+    version."""
+    origin, record = schedule.origin, schedule.record
+    assert origin is not None, "only what was read from a journal is written to it again"
     version = f"{origin.topic}/{origin.partition}/{origin.position}"
     headers: Headers = [
-        *(() if anew else ((names.AGAIN, version.encode()),)),
         (names.DUE_MS, b"%d" % schedule.due_ms),
         (names.EPOCH, b"%d" % -(-schedule.due_ms // 1_000)),
         *expiry_headers(schedule.expiry),
         *tags_headers(schedule.tags),
         (names.TARGET_TOPIC, record.topic.encode()),
     ]
+    if schedule.plan:
+        headers.append((names.PLAN, schedule.plan.encode()))
     if record.key is not None:
         headers.append((names.TARGET_KEY, record.key))
     if record.partition is not None:
         headers.append((names.TARGET_PARTITION, b"%d" % record.partition))
-    return Record(
-        topic=origin.topic,
-        partition=origin.partition,
-        key=schedule.id,
-        value=record.value,
-        headers=headers + record.headers,
-    )
+    return [*headers, (names.AGAIN, version.encode())]
 
 
 def encode_tombstone(*, id: bytes, version: str) -> Record:

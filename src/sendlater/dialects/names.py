@@ -41,6 +41,8 @@ MISSED = "sendlater-missed"
 PLAN = "sendlater-plan"
 """In, written by sendlater: a whole plan, see dialects/recurrence.py; `sendlater-due-ms` beside it
 is when the next occurrence is due."""
+EXTRA = b"extra"
+"""Value of that header on an occurrence beside a plan; `sendlater-schedule` names the schedule."""
 SCHEDULE = "sendlater-schedule"
 """Out, on occurrences of a recurring schedule: its id."""
 RETRY = "sendlater-retry"

@@ -5,6 +5,7 @@ A plan counts from its planned times, never from when something was delivered, s
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ from sendlater.limits import (
     MISSED_COUNT_MAX,
     MISSED_LATE_MS_MAX,
 )
-from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
+from sendlater.model import DUE_MS_MAX, PAUSED_MS, Headers, Record, Schedule
 
 if TYPE_CHECKING:  # clients import this room too, and need no settings to encode
     from sendlater.config import Settings
@@ -59,6 +60,11 @@ class Plan(
     """The planned time of the next occurrence."""
     overdue: int = 0
     """With missed `all`: how many were delivered one after the other that were too late."""
+    paused: bool = False
+    """Whether it waits to be resumed."""
+    changes: int = 0
+    """How often it was paused or resumed since an occurrence: of copies on a journal the last one
+    counts."""
 
     @property
     def text(self) -> str:
@@ -82,7 +88,18 @@ class Plan(
 
     def due_ms(self, schedule_id: bytes) -> int:
         """When the next occurrence is due: as planned, or later by a part of the jitter."""
+        if self.paused:
+            return PAUSED_MS
         return self.planned_ms + share_of(self.jitter_ms, self.occurrence_id(schedule_id))
+
+    def pause(self) -> "Plan":
+        """The same, paused."""
+        return msgspec.structs.replace(self, paused=True, changes=self.changes + 1)
+
+    def resume(self, now_ms: int) -> "Plan | None":
+        """The same plan at its first time after now; None: it is over."""
+        planned_ms = self.next_after(max(now_ms, self.planned_ms - 1))
+        return self.at(planned_ms, paused=False, overdue=0, changes=self.changes + 1)
 
     def at(self, planned_ms: int | None, **changed: int | None) -> "Plan | None":
         """The same plan, at another planned time."""
@@ -97,7 +114,7 @@ def step(plan: Plan, schedule_id: bytes, *, due_ms: int, now_ms: int) -> tuple[b
     left = None if plan.left is None else plan.left - delivers
     if left == 0:
         return delivers, None
-    after = plan.at(plan.next_after(plan.planned_ms), left=left, overdue=0)
+    after = plan.at(plan.next_after(plan.planned_ms), left=left, overdue=0, changes=0)
     if after is None or after.due_ms(schedule_id) > now_ms:
         return delivers, after
     if plan.missed == "all" and plan.overdue < MISSED_COUNT_MAX:
@@ -131,6 +148,25 @@ def occurrence(schedule: Schedule, plan: Plan) -> Schedule:
         origin=schedule.origin,
         expiry=schedule.expiry,
     )
+
+
+def extra_occurrence(schedule: Schedule, *, now_ms: int) -> Schedule:
+    """An occurrence beside the plan, due now, with an id that no planned one has. Raises BadRequest
+    if the schedule does not recur."""
+    plan = plan_of(schedule)
+    # Planned times of cron are whole minutes.
+    is_planned = (now_ms - plan.planned_ms) % (plan.every_ms or 60_000) == 0
+    one = occurrence(schedule, msgspec.structs.replace(plan, planned_ms=now_ms + is_planned))
+    expiry = schedule.expiry if schedule.expiry and schedule.expiry.after_due else None
+    one = replace(one, dialect="", origin=None, expiry=expiry, tags=schedule.tags)
+    return replace(one, due_ms=now_ms)
+
+
+def plan_of(schedule: Schedule) -> Plan:
+    """The plan of a recurring schedule. Raises BadRequest if it comes once."""
+    if not schedule.plan:
+        raise BadRequest("expected a recurring schedule, got one that comes once")
+    return read_text(schedule.plan)
 
 
 def preview(plan: Plan, count: int) -> list[int]:
@@ -169,10 +205,9 @@ def words_of(plan: Plan) -> dict[str, str | int]:
 
 
 def once_only(settings: "Settings") -> tuple[str, ...]:
-    """The inboxes whose schedules cannot recur: a journal keeps no more than one record of each."""
-    if settings.pending == "buckets":
-        return tuple(inbox.topic for inbox in settings.inboxes)
-    return tuple(i.topic for i in settings.inboxes if i.journal or i.copy_to)
+    """The inboxes whose schedules cannot recur: all of them, if schedules wait in buckets."""
+    in_buckets = settings.pending == "buckets"
+    return tuple(inbox.topic for inbox in settings.inboxes if in_buckets)
 
 
 # --- reading plans --------------------------------------------------------------------------------
@@ -251,6 +286,7 @@ def checked(plan: Plan) -> Plan:
         or not all(0 <= number <= DUE_MS_MAX for number in numbers)
         or plan.jitter_ms > JITTER_MS_MAX
         or not 0 <= plan.overdue <= MISSED_COUNT_MAX
+        or not 0 <= plan.changes < 2**53
         or (plan.left is not None and plan.left < 1)
     ):
         raise BadRequest(f"expected a plan, got {plan.text[:100]!r}")

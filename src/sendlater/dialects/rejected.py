@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sendlater.dialects import names
 from sendlater.dialects.encode import encode_tombstone
+from sendlater.dialects.progress import left_on_journal
 from sendlater.limits import ID_BYTES_MAX, REJECTED_DETAIL_CHARS_MAX, TOPIC_CHARS_MAX
 from sendlater.model import Headers, Reason, Schedule
 
@@ -12,7 +13,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rejected_schedule(schedule: Schedule, reason: Reason, detail: str, *, topic: str) -> Schedule:
-    """The same record for another topic, with the reason; its id is the place it was read from.
+    """The same record for another topic, with the reason; its id is the place it was read from, and
+    of an occurrence of a recurring schedule its planned time too.
 
     If it was never on an inbox, the id consists of its version and its own id. It has no expiry,
     and no tags: what cancels those of a tag leaves the reasons.
@@ -21,7 +23,7 @@ def rejected_schedule(schedule: Schedule, reason: Reason, detail: str, *, topic:
     told: Headers = [(names.REJECTED, reason.value.encode()), (names.REJECTED_DETAIL, _cut(detail))]
     if origin:
         place = f"{origin.topic}/{origin.partition}/{origin.position}"
-        rejected_id = place.replace("/", "-").encode()
+        rejected_id = place.replace("/", "-").encode() + planned_part(schedule)
         told.append((names.ORIGIN, place.encode()))
         told.append((names.ORIGIN_TIMESTAMP_MS, b"%d" % origin.timestamp_ms))
     else:
@@ -51,13 +53,22 @@ def expired_schedule(schedule: Schedule, *, now_ms: int, topic: str) -> Schedule
 
 
 def dropped_schedule(schedule: Schedule) -> Schedule:
-    """The tombstone that takes a schedule from its journal, due when the schedule was."""
+    """The tombstone that takes a schedule from its journal, due when the schedule was; for an
+    occurrence of a recurring one, what that leaves there."""
     origin = schedule.origin
     assert origin is not None, schedule.id
     place = f"{origin.topic}/{origin.partition}/{origin.position}"
-    tombstone = encode_tombstone(id=schedule.id, version=place)
-    id = place.replace("/", "-").encode()
+    tombstone = left_on_journal(schedule, [(names.ORIGIN, place.encode())])
+    tombstone = tombstone or encode_tombstone(id=schedule.id, version=place)
+    id = place.replace("/", "-").encode() + planned_part(schedule)
     return Schedule(id=id, due_ms=schedule.due_ms, record=tombstone)
+
+
+def planned_part(schedule: Schedule) -> bytes:
+    """What distinguishes an occurrence of a recurring schedule from others read from its place."""
+    if all(name != names.SCHEDULE for name, _ in schedule.record.headers):
+        return b""
+    return b"-" + schedule.id.rpartition(b"@")[2]
 
 
 def _instant(ms: int) -> str:

@@ -207,7 +207,7 @@ def detail_of(settings: "Settings") -> str:
             f"concat(expiry_name, ' ', {sql.excerpt('expiry_text')})",
         ),
         Reason.CANNOT_RECUR: (
-            "'a schedule that is due once, as one in buckets or on a journal cannot recur'",
+            "'a schedule that is due once, as one in buckets cannot recur'",
             f"concat(time_name, ' ', {time})",
         ),
         Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),

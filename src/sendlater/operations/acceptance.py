@@ -5,22 +5,21 @@ from typing import TYPE_CHECKING
 from sendlater.dialects import encode_headers
 from sendlater.dialects.recurrence import once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
-from sendlater.model import Record, Schedule
+from sendlater.model import PAUSED_MS, Record, Schedule
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
 DAY_MS = 86_400_000
 CANNOT_EXPIRE = "expected a schedule without an expiry, as one in buckets cannot expire"
 CANNOT_TAG = "expected a schedule without tags, as one in buckets cannot be selected by them"
-CANNOT_RECUR = (
-    "expected a schedule that is due once, as one in buckets or on a journal cannot recur"
-)
+CANNOT_RECUR = "expected a schedule that is due once, as one in buckets cannot recur"
 
 
 def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms: int) -> Record:
     """The record for the inbox. Raises BadRequest or BadTime if intake would reject it,
     NotSupported for what this kind of installation cannot do."""
-    check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
+    if not (schedule.plan and schedule.due_ms == PAUSED_MS):
+        check_due(schedule.due_ms, settings=settings, now_ms=now_ms)
     if schedule.expiry and settings.pending == "buckets":
         raise NotSupported(CANNOT_EXPIRE)
     if schedule.tags and settings.pending == "buckets":

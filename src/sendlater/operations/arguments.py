@@ -21,6 +21,21 @@ Delay = timedelta | float | str
 Instant = datetime | str
 """An aware datetime, or text: RFC 3339, "+15m" from now, or seconds since 1970."""
 
+INSTEAD = {
+    names.IF: "only_if",
+    names.DUE_MS: "at",
+    names.AT: "at",
+    names.DELAY: "delay",
+    names.EXPIRES: "expires",
+    names.EXPIRES_AFTER: "expires_after",
+    names.SPREAD: "spread",
+    names.TAGS: "tags",
+    names.TARGET_PARTITION: "partition",
+    names.RETRY: "retry()",
+    **{header: word for word, header in PLAN_HEADERS.items()},
+}
+"""Headers that tell intake what to do, and what says the same in a call."""
+
 
 class Recurrence(TypedDict, total=False):
     """When a schedule comes again: see docs/recurring.md."""
@@ -84,7 +99,7 @@ def plan_send(
         topic=topic,
         value=body,
         key=to_bytes(key, what="key"),
-        headers=names.foreign(to_headers(headers or ())),
+        headers=carried(to_headers(headers or ())),
         partition=partition,
     )
     schedule_id = to_id(new_id() if id is None else id)
@@ -112,7 +127,7 @@ def planned(words: Mapping[str, Any], *, schedule_id: bytes = b"", now_ms: int) 
     given = {word: value for word, value in words.items() if value is not None}
     if not given.keys() & PLAN_HEADERS.keys():
         return None
-    for word in ("delay", "at", "due_at", "due_ms", "spread", "expires"):
+    for word in ("delay", "at", "due", "due_at", "due_ms", "spread", "expires"):
         if word in given:
             raise BadRequest(f"expected every or cron without {word}: that is for what comes once")
     check_id(schedule_id)
@@ -237,6 +252,18 @@ def to_headers(given: AnyHeaders) -> Headers:
         if not isinstance(name, str) or not name:
             raise BadRequest(f"headers: expected names that are text, got {name!r}")
     return found
+
+
+def carried(headers: Headers) -> Headers:
+    """The headers for the receiver: those of an earlier delivery are dropped. Raises BadRequest for
+    one that tells intake what to do: dropped, it would be a wish that nobody hears."""
+    for name, _ in headers:
+        if name in INSTEAD:
+            raise BadRequest(
+                f"headers: expected {INSTEAD[name]} in place of {name}, which is for records that "
+                "are put on an inbox"
+            )
+    return names.foreign(headers)
 
 
 def new_id() -> str:

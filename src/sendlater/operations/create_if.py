@@ -5,18 +5,15 @@ On Kafka that step reserves the id until intake has read the schedule's record, 
 condition: a store that goes back or is rebuilt must come to what the caller was told.
 """
 
-import time
 from dataclasses import replace
 
 from sendlater.errors import NotSupported
+from sendlater.limits import RESERVED_MS
 from sendlater.model import Schedule
 from sendlater.operations.conditions import checked_condition, condition_failed
-from sendlater.operations.schedules import ACK_S, CATCH_UP_PAUSE_S, CATCH_UP_S, Operations
+from sendlater.operations.schedules import Operations
 from sendlater.store.codec import version_of
-from sendlater.store.conditional import Reserved, put_if, released
-
-RESERVED_MS = round((ACK_S + CATCH_UP_S) * 1_000)
-"""How long an id stays reserved if the process that creates it dies."""
+from sendlater.store.conditional import put_if, released
 
 
 def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Schedule:
@@ -47,19 +44,10 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
 
 def _decide(operations: Operations, schedule: Schedule, *, only_if: str) -> Schedule | None:
     """Write or reserve; returns what stood under the id. Raises ConditionFailed."""
-    deadline = time.monotonic() + CATCH_UP_S
     reserve_ms = RESERVED_MS if operations.settings.on_kafka else 0
-    while True:
-        operations.catch_up()
-        try:
-            holds, standing = put_if(
-                operations.pending, schedule, only_if=only_if, reserve_ms=reserve_ms
-            )
-        except Reserved:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(CATCH_UP_PAUSE_S)
-            continue
-        if not holds:
-            raise condition_failed(only_if, standing)
-        return standing
+    holds, standing = operations.intake.unreserved(
+        lambda: put_if(operations.pending, schedule, only_if=only_if, reserve_ms=reserve_ms)
+    )
+    if not holds:
+        raise condition_failed(only_if, standing)
+    return standing

@@ -9,7 +9,8 @@ from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.model import Cancelled, Moved, Paused, Schedule
+from sendlater.operations import recurring
 from sendlater.operations.arguments import to_id
 from sendlater.operations.create_if import create_if
 from sendlater.operations.queries import Query, from_cursor, to_cursor
@@ -65,7 +66,8 @@ class LocalTransport:
             wanted = [(i, b.version if b else "") for i, b in zip(some, before, strict=True)]
             answers = self.operations.cancel_many(wanted, before)
             for one, answer in zip(some, answers, strict=True):
-                replaced = answer is Answer.CHANGED  # a newer version came in between
+                # A newer version came in between, or somebody creates one.
+                replaced = answer in (Answer.CHANGED, Answer.RESERVED)
                 found.append(self.cancel(one) if replaced else Cancelled(answer.value))
         return found
 
@@ -93,6 +95,18 @@ class LocalTransport:
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """See Transport."""
         return Moved(self.operations.deliver_now(schedule_id).answer.value)
+
+    def pause(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        return Paused(recurring.pause(self.operations, schedule_id).answer.value)
+
+    def resume(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        return Paused(recurring.resume(self.operations, schedule_id).answer.value)
+
+    def trigger(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        return recurring.trigger(self.operations, schedule_id)
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""

@@ -5,7 +5,8 @@ of the original, so that a store restored to an earlier state ends in the same s
 a schedule goes directly into the store, which is as durable as a topic on the same Redis.
 
 Answers come from the store, which does not know records on an inbox that intake has not read. So
-changes first wait until intake has read everything that is on the inboxes at the time of the call.
+changes first wait until intake has read everything that is on the inboxes at the time of the call,
+and until nobody creates a schedule with the same id under a condition (see create_if.py).
 """
 
 import threading
@@ -17,28 +18,25 @@ from dataclasses import dataclass, replace
 from sendlater.brokers.broker import Broker
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.dialects import encode_cancel, encode_headers
+from sendlater.dialects import encode_cancel
 from sendlater.errors import BadRequest, BadSettings, BrokerUnavailable, StoreUnavailable
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import chunks, new_id
+from sendlater.operations.copies import Placed, copy_of_move
+from sendlater.operations.intake import Intake
 from sendlater.operations.refused import Refused
 from sendlater.operations.transport import Done
 from sendlater.store import Admin, Answer, Move, Pending
 from sendlater.store.codec import pack
+from sendlater.store.conditional import RESERVED, Reserved
 from sendlater.store.connection import answering
 
 ACK_S = 30.0
 """Longest wait for the broker to acknowledge a record."""
-CATCH_UP_S = 30.0
-"""Longest wait for intake to read the inboxes: a service that has just started is slow."""
-CATCH_UP_PAUSE_S = 0.01
 REPLACED_COUNT_MAX = 5
 """Attempts to cancel a schedule that is replaced each time between look-up and cancellation."""
-
-Placed = tuple[Record, int | None]
-"""A record for an inbox, and its partition there, if it must be a certain one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,7 @@ class Operations:
         if not self.inboxes:
             raise BadSettings("inboxes: expected one in dialect 'headers' to write to, got none")
         self.inbox = self.inboxes[0]
-        self._own: dict[str, int] = {}
-        """Positions on the inboxes after the last record that this process has written."""
-        self._lock = threading.Lock()
+        self.intake = Intake(self.inboxes, pending=pending, broker=broker)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class Operations:
                 count += 1
         finally:
             self.broker.flush()
-            self._remember(self._inbox_ends())
+            self.intake.remember(self.intake.ends())
             refused.tell()
         return count
 
@@ -133,7 +129,7 @@ class Operations:
     def _put(self, schedules: Sequence[Schedule]) -> None:
         """Write to the store, or to the inbox while intake has not read all of it: it could
         otherwise read an older version later, which would replace the new one."""
-        if self._behind(self._inbox_ends()):
+        if self.intake.is_behind():
             self.deliver([(self.checked(schedule), None) for schedule in schedules])
             return
         for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
@@ -149,7 +145,7 @@ class Operations:
 
         def on_done(error: Exception | None, number: int, position: int) -> None:
             if error is None:
-                self._remember({f"{record.topic}/{number}": position + 1})
+                self.intake.remember({f"{record.topic}/{number}": position + 1})
             done(error)
 
         self.broker.send(placed, on_done=on_done)
@@ -186,12 +182,14 @@ class Operations:
 
     # --- changing -------------------------------------------------------------------------------
 
+    def catch_up(self) -> None:
+        """See Intake.catch_up."""
+        self.intake.catch_up()
+
     def get(self, schedule_id: bytes) -> Schedule | None:
         """A pending or claimed schedule. Waits until intake has read what this process has
         written; if the schedule is not found, waits for the whole inbox and looks again."""
-        with self._lock:
-            own = dict(self._own)
-        self._wait_for(own)
+        self.intake.catch_up_with_own()
         with answering():
             found = self.pending.get(schedule_id)
             if found is None:
@@ -200,14 +198,17 @@ class Operations:
         return found
 
     def cancel(self, schedule_id: bytes, *, version: str = "") -> Changed:
-        """Cancel a schedule: any version, or only `version` if given."""
-        self.catch_up()
+        """Cancel a schedule: any version, or only `version` if given. Waits while somebody creates
+        it under a condition."""
+        return self.intake.unreserved(lambda: self._cancel(schedule_id, version))
+
+    def _cancel(self, schedule_id: bytes, version: str) -> Changed:
         for _ in range(REPLACED_COUNT_MAX):
             with answering():
                 before = self.pending.get(schedule_id)
             # Cancel exactly this version: it is reported, and undo restores it.
             seen = version or (before.version if before is not None else "")
-            answer = self.cancel_many([(schedule_id, seen)], [before])[0]
+            answer = decided(self.cancel_many([(schedule_id, seen)], [before])[0])
             if version or answer is not Answer.CHANGED:
                 break
         return Changed(answer, before)
@@ -215,7 +216,8 @@ class Operations:
     def cancel_many(
         self, ids: Sequence[tuple[bytes, str]], before: Sequence[Schedule | None]
     ) -> list[Answer]:
-        """Cancel many, in the store and on the inbox; `before` says where their records are."""
+        """Cancel many, in the store and on the inbox; `before` says where their records are.
+        Does not wait: what somebody creates under a condition is `reserved`, and stays."""
         changes = [new_id() if self.settings.on_kafka else "" for _ in ids]
         answers = self.admin.cancel_many(ids, changes=changes)
         for n, ((_, version), old) in enumerate(zip(ids, before, strict=True)):
@@ -236,30 +238,30 @@ class Operations:
     def forget(self, schedule_id: bytes) -> None:
         """Cancel without an answer. Does not wait for intake, but takes effect after what is on the
         inbox."""
-        if self.settings.on_kafka or self._behind(self._inbox_ends()):
+        if self.settings.on_kafka or self.intake.is_behind():
             self.deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
         else:
             self.pending.shard_of(schedule_id).park([schedule_id, "", ""])
 
     def move(self, schedule_id: bytes, *, due_ms: int, version: str = "") -> Changed:
-        """Give a schedule another due time: any version, or only `version` if given.
-
-        Raises BadTime, Unavailable.
+        """Give a schedule another due time: any version, or only `version` if given. Waits as
+        `cancel` does. Raises BadTime, Unavailable.
         """
         self.check_due(due_ms)
-        return self._move(Move(schedule_id, due_ms, version), copied=True)
+        move = Move(schedule_id, due_ms, version)
+        return self.intake.unreserved(lambda: self._move(move, copied=True))
 
     def deliver_now(self, schedule_id: bytes, *, version: str = "") -> Changed:
         """Make a schedule due at once, past the limit of its topic. The inbox gets no copy."""
         now_ms = self.clock.now_ms()
-        return self._move(Move(schedule_id, now_ms, version, at_once=True), copied=False)
+        move = Move(schedule_id, now_ms, version, at_once=True)
+        return self.intake.unreserved(lambda: self._move(move, copied=False))
 
     def _move(self, move: Move, *, copied: bool) -> Changed:
-        self.catch_up()
         with answering():
             before = self.pending.get(move.id)
         ((answer, after),) = self.move_many([move], copied=copied)
-        if answer is Answer.BUSY:
+        if decided(answer) is Answer.BUSY:
             raise StoreUnavailable("intake is far behind with the copies of changes: try again")
         return Changed(answer, before, after)
 
@@ -278,19 +280,11 @@ class Operations:
         records = []
         for move, (_, after) in zip(named, answers, strict=True):
             if after is not None:
-                inbox, partition = self.home(after)
+                home, journals = self.home(after), self.settings.journals
                 with suppress(BadRequest):  # its own dialect allows it, dialect headers does not
-                    record = encode_headers(
-                        after.record,
-                        inbox=inbox,
-                        id=after.id,
-                        due_ms=after.due_ms,
-                        expiry=after.expiry,
-                        plan=after.plan,
-                        tags=after.tags,
-                        change=move.change,
+                    records.append(
+                        copy_of_move(after, change=move.change, home=home, journals=journals)
                     )
-                    records.append((record, partition))
         self._leave_copies(records)
         return answers
 
@@ -303,48 +297,9 @@ class Operations:
             return self.inbox, None
         return found.origin.topic, found.origin.partition
 
-    # --- the inbox ------------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable if that
-        takes too long: the store's answer could be wrong."""
-        self._wait_for(self._inbox_ends())
-
-    def caught_up(self, *, within_s: float) -> set[str]:
-        """As `catch_up`, but returns the inbox partitions that intake has not read in time."""
-        return self._left_of(self._inbox_ends(), within_s=within_s)
-
-    def _wait_for(self, ends: dict[str, int]) -> None:
-        if behind := self._left_of(ends, within_s=CATCH_UP_S):
-            raise StoreUnavailable(
-                f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
-                "is the service running?"
-            )
-
-    def _left_of(self, ends: dict[str, int], *, within_s: float) -> set[str]:
-        deadline = time.monotonic() + within_s
-        while (behind := self._behind(ends)) and time.monotonic() < deadline:
-            time.sleep(CATCH_UP_PAUSE_S)
-        return behind
-
-    def _behind(self, ends: dict[str, int]) -> set[str]:
-        """Inbox partitions that intake has not read up to `ends`."""
-        if not ends:
-            return set()
-        with answering():
-            seen = self.pending.positions()
-        return {source for source, end in ends.items() if seen.get(source, 0) < end}
-
-    def _inbox_ends(self) -> dict[str, int]:
-        return {
-            f"{inbox}/{number}": end
-            for inbox in self.inboxes
-            for number, end in self.broker.ends(inbox).items()
-            if end
-        }
-
-    def _remember(self, ends: dict[str, int]) -> None:
-        """Note that this process has written up to `ends`."""
-        with self._lock:
-            for source, end in ends.items():
-                self._own[source] = max(self._own.get(source, 0), end)
+def decided(answer: Answer) -> Answer:
+    """The same. Raises Reserved."""
+    if answer is Answer.RESERVED:
+        raise Reserved(RESERVED)
+    return answer

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.queries import Query
 
 Done = Callable[[Exception | None], None]
@@ -72,6 +72,16 @@ class Transport(Protocol):
 
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """Make a schedule due at once."""
+
+    def pause(self, schedule_id: bytes) -> Paused:
+        """Deliver nothing of a recurring schedule until it is resumed. Raises BadRequest for one
+        that comes once, as the next two."""
+
+    def resume(self, schedule_id: bytes) -> Paused:
+        """Go on with the first planned time after now."""
+
+    def trigger(self, schedule_id: bytes) -> Schedule | None:
+        """Send an occurrence beside the plan, due now; None if there is no such schedule."""
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """A pending or claimed schedule, None otherwise."""

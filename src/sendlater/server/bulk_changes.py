@@ -25,6 +25,8 @@ HOUR_MS = 3_600_000
 RESTORED = "restored"
 CHANGES = (Answer.CANCELLED.value, Answer.MOVED.value, RESTORED, REDRIVEN)
 """Answers that count as a change in the audit trail."""
+LASTING = ("deliver-now", "pause", "resume", "trigger")
+"""Actions that cannot be undone."""
 
 _log = structlog.get_logger()
 
@@ -224,7 +226,7 @@ class Bulk:
 
     def _entry(self, who: str, action: str, what: Any) -> Entry:
         now_ms = self._clock.now_ms()
-        until_ms = now_ms + self._undo_ms if self._undo_ms and action != "deliver-now" else 0
+        until_ms = now_ms + self._undo_ms if self._undo_ms and action not in LASTING else 0
         return Entry(
             id=str(ULID()), at_ms=now_ms, who=who, action=action, what=what, undo_until_ms=until_ms
         )

@@ -15,7 +15,7 @@ from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Record, Schedule
-from sendlater.operations.arguments import plan_expiry
+from sendlater.operations.arguments import carried, plan_expiry
 from sendlater.server.plans import plan_in
 from sendlater.server.problems import Problem
 
@@ -200,7 +200,7 @@ def _headers(given: Sequence[tuple[str | None, str | None] | Header]) -> Headers
         if not name:
             raise BadRequest("headers: expected names that are not empty")
         found.append((name, value))
-    return names.foreign(found)
+    return carried(found)
 
 
 # --- out ----------------------------------------------------------------------------------------

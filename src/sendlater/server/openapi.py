@@ -53,9 +53,11 @@ def documented(
     answers: dict[int, str],
     body: dict[str, str] | None = None,
     headers: tuple[Json, ...] = (),
+    etag: str = "",
     open_to_all: bool = False,
 ) -> Any:
-    """Arguments of a route decorator. `answers` and `body` name schemas ("" for text)."""
+    """Arguments of a route decorator. `answers` and `body` name schemas ("" for text); `etag` says
+    when the first of the answers has one."""
     responses: dict[int | str, Json] = {
         status: {
             "description": HTTPStatus(status).phrase,
@@ -67,6 +69,9 @@ def documented(
         }
         for status, name in answers.items()
     }
+    if etag:
+        told = {"description": f"The version{etag}.", "schema": {"type": "string"}}
+        responses[next(iter(answers))]["headers"] = {"ETag": told}
     responses["default"] = {
         "description": "An error.",
         "content": {PROBLEM: {"schema": ref("Problem")}},

@@ -107,13 +107,24 @@ PLAN_SHOWN: Json = {
         "missed": {"enum": list(MISSED)},
         "planned_ms": {**MS, "description": "When the next occurrence is planned."},
         "overdue": COUNT,
+        "paused": {"type": "boolean", "description": "Whether it waits to be resumed."},
+        "changes": {**COUNT, "description": "Pauses and resumes since the last occurrence."},
     },
 }
 NEXT_TIMES: Json = object_of(
-    ["times", "times_ms"],
-    example={"times": ["2026-12-01T09:00:00.000+01:00"], "times_ms": [1796112000000]},
+    ["times", "times_ms", "notes"],
+    example={
+        "times": ["2026-12-01T09:00:00.000+01:00"],
+        "times_ms": [1796112000000],
+        "notes": [None],
+    },
     times={"type": "array", "items": TEXT, "description": "As the zone's clocks show them."},
     times_ms={"type": "array", "items": MS},
+    notes={
+        "type": "array",
+        "items": or_null("string"),
+        "description": "Where daylight saving touches a time, in words; else null.",
+    },
 )
 NOT_GIVEN: Json = {"type": "null"}
 

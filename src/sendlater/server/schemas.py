@@ -90,7 +90,7 @@ SCHEMAS: dict[str, Json] = {
         value_bytes=COUNT,
         **EXPIRY_SHOWN,
         **({"plan": PLAN_SHOWN} | TAGS),
-        version={**TEXT, "description": "New after every change; the ETag."},
+        version={**TEXT, "description": "A digest of content and times; the ETag."},
         caller=TEXT,
         origin=object_of(
             ["topic", "partition", "position", "timestamp_ms", "place"],
@@ -135,6 +135,12 @@ SCHEMAS: dict[str, Json] = {
         answer={"enum": [answer.value for answer in Answer]},
         due_ms=MS,
         due_at=or_null("string"),
+    ),
+    "Triggered": object_of(
+        ["answer"],
+        example={"answer": "triggered", "schedule": {**SCHEDULE, "id": "report@1796112000000"}},
+        answer={"enum": [Answer.TRIGGERED.value, Answer.UNKNOWN.value]},
+        schedule=ref("Schedule"),
     ),
     "BulkCancel": object_of(example={"topic": "orders", "dry_run": True}, **SELECTION),
     "BulkMove": object_of(

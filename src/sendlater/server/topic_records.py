@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from ulid import ULID
 
 from sendlater.brokers.broker import Arrived
-from sendlater.brokers.client_options import client_options
+from sendlater.brokers.client_options import ASKING, client_options
 from sendlater.brokers.kafka import arrived
 from sendlater.brokers.redis import open_topics
 from sendlater.client.events import alive_again
@@ -59,7 +59,7 @@ class KafkaTails:
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
         }
-        self._admin = AdminClient({**client_options(settings)})
+        self._admin = AdminClient({**client_options(settings), **ASKING})
 
     def exists(self, topic: str) -> bool:
         """Whether the topic exists. Raises BrokerUnavailable."""

@@ -42,18 +42,20 @@ def records_since(
 def deliveries(
     spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
 ) -> DataFrame:
-    """Our records on these topics since an instant: id, due_ms, version, topic, deleted."""
+    """Our records on these topics since an instant: id, due_ms, version, topic, deleted. The last
+    is true for tombstones, and for what an occurrence leaves on its journal in place of one."""
 
     def ours(name: str) -> str:
         # A name may occur twice: ours is the last one, but in a tombstone the first.
         return header(text(name)).replace("headers", "turned")
 
     version = f"CAST({ours(names.ORIGIN)} AS STRING)"
+    copy = f"array_contains(headers.key, {text(names.AGAIN)})"
     return (
         records_since(spark, settings, topics, from_ms=from_ms)
         .filter("headers IS NOT NULL")
-        .selectExpr("*", "value IS NULL AS deleted", "headers AS given")
-        .selectExpr("*", "IF(deleted, given, reverse(given)) AS turned")
+        .selectExpr("*", f"value IS NULL OR {copy} AS deleted", "headers AS given")
+        .selectExpr("*", "IF(value IS NULL, given, reverse(given)) AS turned")
         .selectExpr("*", "turned.key AS names")
         .selectExpr(
             f"{ours(names.ID)} AS id",

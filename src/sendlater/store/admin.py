@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice, product
 from typing import Any
 
@@ -13,8 +12,10 @@ from sendlater.limits import (
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
     PAGE_COUNT_MAX,
+    RESERVED_MS,
 )
-from sendlater.model import DUE_MS_MAX, Schedule, State
+from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
+from sendlater.store.changes import Answer, Move
 from sendlater.store.codec import LIMITED_MS, unpack
 from sendlater.store.connection import answering
 from sendlater.store.pages import Place, look, place_of
@@ -22,17 +23,6 @@ from sendlater.store.pending import Pending
 from sendlater.store.recent import Delivery, tell, told
 from sendlater.store.scripts import Script, run_many, script
 from sendlater.store.shard import Shard
-
-
-class Answer(StrEnum):
-    """The result of a requested change."""
-
-    MOVED = "moved"
-    CANCELLED = "cancelled"
-    DELIVERING = "delivering"
-    UNKNOWN = "unknown"
-    CHANGED = "changed"
-    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +59,6 @@ class Filter:
             and (self.header is None or self.header in row.record.headers)
             and (not self.tag or self.tag in row.tags)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A new due time for an id; `version` makes it conditional, `change` names its copy. What is
-    moved `at_once` waits for no limit of its topic."""
-
-    id: bytes
-    due_ms: int
-    version: str = ""
-    change: str = ""
-    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +194,11 @@ class Admin:
         return Timeline(list(edges_ms), counts, rounded, sampled)
 
     def last_due_ms(self) -> int | None:
-        """Due time of the last pending schedule; None when nothing is pending."""
+        """Due time of the last pending schedule that is not paused; None when there is none."""
         with answering():
             tails = [
                 shard.client.zrevrangebyscore(
-                    shard.keys["due"], DUE_MS_MAX, 0, start=0, num=1, withscores=True
+                    shard.keys["due"], PAUSED_MS - 1, 0, start=0, num=1, withscores=True
                 )
                 for shard in self.pending.shards
             ]
@@ -234,9 +212,10 @@ class Admin:
         self, ids: Sequence[tuple[bytes, str]], *, changes: Sequence[str] = ()
     ) -> list[Answer]:
         """The same for many, in two round trips per shard. `changes` are the names of their copies
-        on the inbox, if there are any: this store will ignore those."""
+        on the inbox, if there are any: this store will ignore those. Answers `reserved` while
+        somebody creates the schedule under a condition: see store/conditional.py."""
         keys = ("due", "record", "state", "batches", "changes", "aside")
-        kept = {"now_ms": time.time_ns() // 1_000_000, "keep_ms": CHANGE_KEPT_MS}
+        now_ms = time.time_ns() // 1_000_000
         calls = [
             self._call(
                 schedule_id,
@@ -244,8 +223,10 @@ class Admin:
                 id=schedule_id,
                 version=version,
                 change=change,
+                now_ms=now_ms,
+                reserve_ms=RESERVED_MS,
+                keep_ms=CHANGE_KEPT_MS,
                 changes_max=CHANGES_COUNT_MAX,
-                **kept,
             )
             for (schedule_id, version), change in zip(ids, changes or [""] * len(ids), strict=True)
         ]
@@ -266,9 +247,11 @@ class Admin:
                 id=move.id,
                 # The half tells it from all other due times: see lua/claim.lua.
                 due_ms=move.due_ms + 0.5 if move.at_once else move.due_ms,
+                instead=move.instead,
                 version=move.version,
                 change=move.change,
                 now_ms=now_ms,
+                reserve_ms=RESERVED_MS,
                 keep_ms=CHANGE_KEPT_MS,
                 changes_max=CHANGES_COUNT_MAX,
             )

@@ -25,7 +25,7 @@ from typing import Any
 import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.model import Cancelled, Schedule, State, Target
+from sendlater.model import PAUSED_MS, Cancelled, Schedule, State, Target
 from sendlater.store.codec import LIMITED_MS, pack, unpack
 from sendlater.store.connection import answering, connect
 from sendlater.store.pages import look
@@ -222,7 +222,8 @@ class Pending:
         """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
         keys = shard._keys("due", "record", "state", "batches", "changes", "aside")
-        unnamed: dict[str, Any] = {"change": "", "now_ms": 0, "keep_ms": 0, "changes_max": 0}
+        unnamed: dict[str, Any] = {"change": "", "now_ms": 0, "reserve_ms": 0}
+        unnamed |= {"keep_ms": 0, "changes_max": 0}
         answer = script("cancel")(self.client, **keys, id=schedule_id, version="", **unnamed)
         return Cancelled(answer.decode())
 
@@ -230,8 +231,8 @@ class Pending:
         """Give a pending schedule another due time; False when it is not pending."""
         shard = self.shard_of(schedule_id)
         keys = shard._keys("due", "record", "wake", "batches", "changes", "tally", "aside")
-        unconditional: dict[str, Any] = {"version": "", "change": ""}
-        unnamed: dict[str, Any] = {"now_ms": 0, "keep_ms": 0, "changes_max": 0}
+        unconditional: dict[str, Any] = {"instead": "", "version": "", "change": ""}
+        unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
         answer = script("move")(
             shard.client, **keys, **unconditional, **unnamed, id=schedule_id, due_ms=due_ms
         )
@@ -309,5 +310,5 @@ class Pending:
                 self.client.zrange(shard.keys["due"], 0, 0, withscores=True)
                 for shard in self.shards
             ]
-        due = [int(head[0][1]) for head in heads if head and head[0][1] < LIMITED_MS]
+        due = [int(head[0][1]) for head in heads if head and head[0][1] < PAUSED_MS]
         return min(due, default=None)

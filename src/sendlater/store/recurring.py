@@ -21,8 +21,8 @@ class Recurring:
 def recur(
     shard: Shard, batch: Batch, rows: Sequence[Recurring], *, owner: int, attempt: str
 ) -> list[tuple[bytes, bytes]]:
-    """Replace these rows of a batch by their occurrences, and put the schedules back to pending;
-    returns ids and packed rows of the occurrences that are in the batch now.
+    """Put occurrences of these rows into their batch; returns ids and packed rows of those that are
+    in it now. The schedules come again with `renew`.
 
     Raises LaneEnded if another attempt is at work, Fenced, StoreUnavailable.
     """
@@ -35,7 +35,7 @@ def recur(
         flat += (row.id, *placed[-1], *then)
     told = script("recur")(
         shard.client,
-        **shard._keys("due", "record", "state", "batches", "wake"),
+        **shard._keys("state", "batches"),
         batch=shard._batch_key(batch.name),
         owner=owner,
         name=batch.name,
@@ -43,3 +43,19 @@ def recur(
         rest=flat,
     )
     return [one for one, stood in zip(placed, told, strict=True) if stood and one[0]]
+
+
+def renew(shard: Shard, batch: Batch, ids: Sequence[bytes], *, owner: int, attempt: str) -> None:
+    """Put these recurring schedules of a batch back to pending: their occurrences are on their way.
+
+    Raises LaneEnded if another attempt is at work, Fenced, StoreUnavailable.
+    """
+    script("renew")(
+        shard.client,
+        **shard._keys("due", "record", "state", "batches", "wake"),
+        batch=shard._batch_key(batch.name),
+        owner=owner,
+        name=batch.name,
+        attempt=attempt,
+        rest=list(ids),
+    )

@@ -5,7 +5,7 @@ argument `owner` is refused unless that is the shard's owner (an empty `owner` i
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
 `uses: waiting` it has what is in lua/parts/waiting.lua. Each knows LIMITED: what waits for its
-topic's limit has the score LIMITED + due_ms.
+topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from typing import Any
 import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
+from sendlater.model import PAUSED_MS
 from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
 _HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
@@ -90,7 +91,7 @@ class Script:
             slot = f"ARGV[{i}]"
             lines.append(f"local {arg} = {f'tonumber({slot})' if kind == 'number' else slot}")
         lines.append(f"local rest = {len(args) + 1}")
-        lines.append(f"local LIMITED = {LIMITED_MS}")
+        lines.append(f"local LIMITED, PAUSED = {LIMITED_MS}, {PAUSED_MS}")
         uses = declared.get("uses", "").split()
         if "holds" in uses:
             lines.append(_HOLDS)

@@ -10,9 +10,15 @@ from sendlater.clock import Clock
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
-from sendlater.dialects.recurrence import occurrence, read_text, step
+from sendlater.dialects.recurrence import (
+    extra_occurrence,
+    occurrence,
+    plan_of,
+    read_text,
+    step,
+)
 from sendlater.dialects.rejected import expired_schedule
-from sendlater.model import Cancelled, Moved, Schedule
+from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import to_id
 from sendlater.operations.conditions import condition_failed
@@ -100,6 +106,8 @@ class FakeTransport:
             found = self.pending.get(schedule_id)
             if found is None:
                 return Moved.UNKNOWN
+            if found.plan and read_text(found.plan).paused:
+                return Moved.PAUSED
             self.pending[schedule_id] = _versioned(replace(found, due_ms=due_ms))
             self.deliver_due()
         return Moved.MOVED
@@ -107,6 +115,38 @@ class FakeTransport:
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """See Transport."""
         return self.reschedule(schedule_id, due_ms=self.now_ms())
+
+    def pause(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        return self._replan(schedule_id, Paused.PAUSED)
+
+    def resume(self, schedule_id: bytes) -> Paused:
+        """See Transport."""
+        return self._replan(schedule_id, Paused.RESUMED)
+
+    def _replan(self, schedule_id: bytes, wanted: Paused) -> Paused:
+        self._require_there()
+        with self._lock:
+            found = self.pending.get(schedule_id)
+            if found is None:
+                return Paused.UNKNOWN
+            plan, paused = plan_of(found), wanted is Paused.PAUSED
+            if plan.paused == paused:
+                return Paused.UNCHANGED
+            then = plan.pause() if paused else plan.resume(self.now_ms())
+            if then is None:
+                del self.pending[schedule_id]
+                return Paused.ENDED
+            after = replace(found, due_ms=then.due_ms(schedule_id), plan=then.text)
+            self.pending[schedule_id] = _versioned(after)
+        return wanted
+
+    def trigger(self, schedule_id: bytes) -> Schedule | None:
+        """See Transport."""
+        self._require_there()
+        with self._lock:
+            found = self.pending.get(schedule_id)
+            return found and self._put(extra_occurrence(found, now_ms=self.now_ms()))
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""

@@ -62,6 +62,7 @@ def server_state(request: Request) -> ServerState:
         body={JSON: "NewSchedule", NDJSON: "NewSchedule"},
         answers={201: "Schedule", 200: "Accepted"},
         headers=(IDEMPOTENCY_KEY, CREATE_IF_MATCH, CREATE_IF_NONE_MATCH),
+        etag=", if it was created under a condition and stands",
     ),
 )
 async def create(request: Request) -> Response:
@@ -95,7 +96,8 @@ async def _create_one(at: ServerState, request: Request, body: bytes, attempt: A
         await at.written(schedule)
     else:
         schedule = await at.waiting.run(lambda: create_if(at.operations, schedule, only_if=only_if))
-        headers["ETag"] = f'"{schedule.version}"'
+        if schedule.version:  # it may have been delivered or changed already
+            headers["ETag"] = f'"{schedule.version}"'
     return answer(wire.show(schedule, payload=False), status=201, headers=headers)
 
 
@@ -193,7 +195,7 @@ async def page(
     after = from_cursor(cursor) if cursor and state == "pending" else None
 
     def work() -> Response:
-        behind = at.operations.caught_up(within_s=LOOK_S)
+        behind = at.operations.intake.caught_up(within_s=LOOK_S)
         next_cursor = None
         if state == "pending":
             got = at.operations.admin.page(
@@ -212,15 +214,20 @@ async def page(
 
 @router.post(
     "/v1/schedules/{id:path}:deliver-now",
-    **documented("Make a schedule due at once.", answers={200: "Answer"}, headers=(IF_MATCH,)),
+    **documented(
+        "Make a schedule due at once.",
+        answers={200: "Answer"},
+        headers=(IF_MATCH,),
+        etag=" it has now, if it was moved",
+    ),
 )
 async def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     """Answers moved, delivering (it already is) or unknown."""
     who, at = require(request.scope, Role.WRITE), server_state(request)
 
     def work() -> Response:
-        changed = at.operations.deliver_now(_id(request, cut=NOW), version=_if_match(request))
-        return _told(at, who, "deliver-now", changed)
+        changed = at.operations.deliver_now(id_in_path(request, cut=NOW), version=if_match(request))
+        return changed_answer(at, who, "deliver-now", changed)
 
     return await at.waiting.run(work)
 
@@ -231,12 +238,13 @@ async def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
         "Get a pending or claimed schedule.",
         answers={200: "Schedule"},
         headers=(IF_NONE_MATCH,),
+        etag=" it has",
     ),
 )
 async def get(request: Request, id: str) -> Response:  # noqa: ARG001
     """404 if it is unknown, delivered or cancelled. Its version is the ETag."""
     who, at = require(request.scope, Role.READ), server_state(request)
-    found = await at.waiting.run(at.operations.get, _id(request))
+    found = await at.waiting.run(at.operations.get, id_in_path(request))
     if found is None:
         raise Problem(404, "neither pending nor on its way: unknown, delivered or cancelled")
     tag = {"ETag": f'"{found.version}"'}
@@ -254,8 +262,8 @@ async def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
     who, at = require(request.scope, Role.WRITE), server_state(request)
 
     def work() -> Response:
-        changed = at.operations.cancel(_id(request), version=_if_match(request))
-        return _told(at, who, "cancel", changed)
+        changed = at.operations.cancel(id_in_path(request), version=if_match(request))
+        return changed_answer(at, who, "cancel", changed)
 
     return await at.waiting.run(work)
 
@@ -267,6 +275,7 @@ async def cancel(request: Request, id: str) -> Response:  # noqa: ARG001
         body={JSON: "NewTime"},
         answers={200: "Answer"},
         headers=(IF_MATCH,),
+        etag=" it has now, if it was moved",
     ),
 )
 async def move(request: Request, id: str) -> Response:  # noqa: ARG001
@@ -275,13 +284,13 @@ async def move(request: Request, id: str) -> Response:  # noqa: ARG001
     due_ms = wire.decode(wire.When, await request.body()).resolve(now_ms=at.clock.now_ms())
 
     def work() -> Response:
-        changed = at.operations.move(_id(request), due_ms=due_ms, version=_if_match(request))
-        return _told(at, who, "reschedule", changed)
+        changed = at.operations.move(id_in_path(request), due_ms=due_ms, version=if_match(request))
+        return changed_answer(at, who, "reschedule", changed)
 
     return await at.waiting.run(work)
 
 
-def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Response:
+def changed_answer(at: ServerState, who: Identity, action: str, changed: Changed) -> Response:
     """The answer to a change; a change that was made goes into the audit trail."""
     if changed.answer is Answer.CHANGED:
         raise Problem(412, "the schedule has changed since; read it again")
@@ -290,12 +299,13 @@ def _told(at: ServerState, who: Identity, action: str, changed: Changed) -> Resp
     if changed.after is not None:
         body |= {"due_ms": changed.after.due_ms, "due_at": wire.to_time(changed.after.due_ms)}
         headers["ETag"] = f'"{changed.after.version}"'
-    if changed.answer in (Answer.CANCELLED, Answer.MOVED) and changed.before is not None:
+    ended = changed.answer in (Answer.CANCELLED, Answer.ENDED)
+    if changed.before is not None and (ended or changed.after is not None):
         at.bulk.note_one(who.name, action, changed)
     return answer(body, headers=headers)
 
 
-def _id(request: Request, *, cut: str = "") -> bytes:
+def id_in_path(request: Request, *, cut: str = "") -> bytes:
     """The id in the path as bytes: it need not be text."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = unquote_to_bytes(raw.partition(b"?")[0])
@@ -305,7 +315,7 @@ def _id(request: Request, *, cut: str = "") -> bytes:
     return found
 
 
-def _if_match(request: Request) -> str:
+def if_match(request: Request) -> str:
     """The version in If-Match; empty: any."""
     given = request.headers.get("if-match", "*").strip()
     if given == "*":

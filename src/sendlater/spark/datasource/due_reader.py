@@ -27,6 +27,7 @@ from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.recurring import occurrences
 from sendlater.store import Batch, Claim, Pending, Shard
 from sendlater.store.recent import tell
+from sendlater.store.recurring import renew
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,21 +131,32 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows(
         self, shard: Shard, batch: Batch, got: Claim, owner: int, attempt: str
     ) -> "Iterator[pa.RecordBatch]":
-        """What was claimed, without what has expired: that comes later, for the dead-letter topic,
-        or is dropped."""
+        """What was claimed, with occurrences of what recurs."""
         if not got.ids:
             return
         from sendlater.spark.arrow_rows import KIND, unpack_columns
 
         columns = unpack_columns(got.packed)
         now_ms = self.clock.now_ms()
-        instead = occurrences(
+        found = occurrences(
             shard, batch, got, columns[KIND], owner=owner, attempt=attempt, now_ms=now_ms
         )
-        if instead is not None:
-            if not instead.ids:
-                return
-            got, columns = instead, unpack_columns(instead.packed)
+        if found is None:
+            yield from self._unexpired(shard, batch, got, columns, owner)
+            return
+        instead, again = found
+        if instead.ids:
+            columns = unpack_columns(instead.packed)
+            yield from self._unexpired(shard, batch, instead, columns, owner)
+        renew(shard, batch, again, owner=owner, attempt=attempt)
+
+    def _unexpired(
+        self, shard: Shard, batch: Batch, got: Claim, columns: list[Sequence[Any]], owner: int
+    ) -> "Iterator[pa.RecordBatch]":
+        """What was claimed, without what has expired: that comes later, for the dead-letter topic,
+        or is dropped."""
+        from sendlater.spark.arrow_rows import KIND
+
         ids = got.ids
         expired = expired_rows(got, columns[KIND], self.clock)
         if expired:
@@ -153,7 +165,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch,
                 list(expired.values()),
                 owner=owner,
-                now_ms=now_ms,
+                now_ms=self.clock.now_ms(),
                 dead_topic=self.settings.expired_topic,
                 journals=self.settings.journals,
             )

@@ -6,7 +6,9 @@ this Spark.
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -19,6 +21,7 @@ from pyspark.sql.types import (
     ArrayType,
     ByteType,
     DataType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -32,11 +35,13 @@ from pyspark.sql.types import (
 
 from sendlater.clock import SystemClock
 from sendlater.dialects import duration_ms, instant_ms, share_of
+from sendlater.dialects.recurrence import PLAN_HEADERS
 from sendlater.dialects.tags import checked_tags
-from sendlater.errors import BadRequest
+from sendlater.errors import BadRequest, ConditionFailed
 from sendlater.model import Expiry, Record, Schedule
-from sendlater.operations.arguments import checked_expiry
-from sendlater.operations.local_transport import open_local
+from sendlater.operations.arguments import EPOCH, checked_expiry, planned, span_ms, to_ms
+from sendlater.operations.conditions import ONLY_IF, checked_condition
+from sendlater.operations.local_transport import LocalTransport, open_local
 from sendlater.spark.datasource.options import installation
 
 if TYPE_CHECKING:
@@ -45,10 +50,12 @@ if TYPE_CHECKING:
 OPTIONS = ("topic", "delay", "due", "inbox")
 COLUMNS = (
     *("id", "topic", "partition", "key", "value", "headers", "due", "due_ms", "delay"),
-    *("spread", "expires", "expires_after", "tags"),
+    *("spread", "expires", "expires_after", "tags", ONLY_IF, *PLAN_HEADERS),
 )
 TIMES = ("due_ms", "due", "delay")
 """The first of these columns that is not null in a row decides; then the options due, delay."""
+INSTANTS = ("due", "expires", "start", "end")
+SPANS = ("delay", "spread", "expires_after", "every", "jitter")
 NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -76,12 +83,26 @@ class _Scheduling:
         redis_url = self.settings.redis.get_secret_value()
         reached = open_local(self.settings, redis_url=redis_url)
         try:
-            reached.send_many(self._schedules(iterator))
+            reached.send_many(self._unconditional(reached, iterator))
         finally:
             reached.close()
         return WriterCommitMessage()
 
-    def _schedules(self, iterator: "Iterator[pa.RecordBatch]") -> Iterator[Schedule]:
+    def _unconditional(
+        self, reached: LocalTransport, iterator: "Iterator[pa.RecordBatch]"
+    ) -> Iterator[Schedule]:
+        """The rows without a condition; the others are created one by one, or dropped."""
+        for schedule, only_if in self._schedules(iterator):
+            if only_if is None:
+                yield schedule
+            else:
+                with suppress(ConditionFailed):
+                    reached.create(schedule, only_if=only_if)
+
+    def _schedules(
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> Iterator[tuple[Schedule, str | None]]:
+        """Each row's schedule and its condition."""
         context = TaskContext.get()
         assert context is not None, "write runs in a task"
         query = context.getLocalProperty(QUERY_ID_PROPERTY) or self.run
@@ -91,7 +112,10 @@ class _Scheduling:
         now_ms = SystemClock().now_ms()
         for rows in iterator:
             for row in _as_rows(rows):
-                yield self._schedule(row, default_id=f"{stem}-{number}", now_ms=now_ms)
+                only_if = row.get(ONLY_IF)
+                if only_if is not None:
+                    checked_condition(only_if)
+                yield self._schedule(row, default_id=f"{stem}-{number}", now_ms=now_ms), only_if
                 number += 1
 
     def _schedule(self, row: dict[str, Any], *, default_id: str, now_ms: int) -> Schedule:
@@ -103,13 +127,15 @@ class _Scheduling:
             raise BadRequest("expected a value in each row, got null")
         name = row.get("id")
         schedule_id = _as_bytes(default_id if name is None else name) or b""
-        due_ms = self._due_ms(row, now_ms)
+        plan = planned(_words(row), schedule_id=schedule_id, now_ms=now_ms)
+        due_ms = plan.due_ms(schedule_id) if plan else self._due_ms(row, now_ms)
         if (spread := row.get("spread")) is not None:
             due_ms += share_of(_span_ms("spread", spread), schedule_id)
         return Schedule(
             id=schedule_id,
             due_ms=due_ms,
             expiry=_expiry(row, due_ms, now_ms),
+            plan=plan.text if plan else "",
             tags=checked_tags(row.get("tags")),
             record=Record(
                 topic=topic,
@@ -128,7 +154,7 @@ class _Scheduling:
             if name == "due_ms":
                 return max(now_ms, int(given))
             if name == "due":
-                return max(now_ms, _instant_ms(given, now_ms))
+                return max(now_ms, _instant_ms("due", given, now_ms))
             return now_ms + _span_ms("delay", given)
         if self.due_ms is not None:
             return max(now_ms, self.due_ms)
@@ -140,26 +166,36 @@ class _Scheduling:
 def _expiry(row: dict[str, Any], due_ms: int, now_ms: int) -> Expiry | None:
     """From column expires or expires_after; the first that is not null counts."""
     if (at := row.get("expires")) is not None:
-        return checked_expiry(Expiry(_instant_ms(at, now_ms)), due_ms=due_ms)
+        return checked_expiry(Expiry(_instant_ms("expires", at, now_ms)), due_ms=due_ms)
     if (span := row.get("expires_after")) is not None:
         return Expiry(_span_ms("expires_after", span), after_due=True)
     return None
 
 
-def _instant_ms(given: Any, now_ms: int) -> int:
+def _words(row: dict[str, Any]) -> dict[str, Any]:
+    """What a row says about recurring, and the columns that cannot stand beside that."""
+    words: dict[str, Any] = {
+        name: row.get(name) for name in (*PLAN_HEADERS, *TIMES, "spread", "expires")
+    }
+    for name in ("every", "jitter"):
+        if words[name] is not None:
+            words[name] = timedelta(milliseconds=_span_ms(name, words[name]))
+    for name in ("start", "end"):
+        if isinstance(words[name], int):
+            words[name] = EPOCH + timedelta(microseconds=words[name])
+    return words
+
+
+def _instant_ms(column: str, given: Any, now_ms: int) -> int:
     """Milliseconds since 1970, rounded up, of text or of microseconds since 1970."""
     if isinstance(given, str):
-        return instant_ms(given, now_ms=now_ms)
+        return to_ms(given, what=column, now_ms=now_ms)
     return max(0, -int(-given // 1_000))
 
 
 def _span_ms(column: str, given: Any) -> int:
     """Milliseconds of an interval, of text, or of a number of seconds."""
-    if isinstance(given, timedelta):
-        if given < timedelta(0):
-            raise BadRequest(f"{column}: expected zero or more, got {given}")
-        return -(-given // timedelta(milliseconds=1))
-    return duration_ms(str(given))
+    return span_ms(str(given) if isinstance(given, Decimal) else given, what=column)
 
 
 class ScheduleWriter(_Scheduling, DataSourceArrowWriter):
@@ -182,13 +218,16 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         raise BadRequest(f"columns: expected {list(COLUMNS)}, got also {sorted(unknown)}")
     if "value" not in names or not ("topic" in names or has_topic):
         raise BadRequest(f"expected columns value and topic, got {sorted(names)}")
-    if not (names & set(TIMES) or has_time):
-        raise BadRequest(f"expected a column or option due or delay, got columns {sorted(names)}")
+    if not (names & {*TIMES, "every", "cron"} or has_time):
+        raise BadRequest(
+            f"expected a column or option due or delay, or a column every or cron, "
+            f"got columns {sorted(names)}"
+        )
     for name, kinds in {
-        "due": (TimestampType, StringType),
-        "expires": (TimestampType, StringType),
+        **dict.fromkeys(INSTANTS, (TimestampType, StringType)),
+        **dict.fromkeys(("topic", "cron", "zone", "missed", ONLY_IF), (StringType,)),
         "due_ms": (LongType,),
-        "topic": (StringType,),
+        "count": (IntegerType, LongType),
         "partition": (IntegerType,),
         "tags": (ArrayType,),
     }.items():
@@ -196,12 +235,12 @@ def _check(schema: StructType, *, has_topic: bool, has_time: bool) -> None:
         if found is not None and not isinstance(found, kinds):
             told = [kind.typeName() for kind in kinds]
             raise BadRequest(f"column {name}: expected {told}, got {found.simpleString()}")
-    for name in names & {"delay", "spread", "expires_after"}:
+    for name in names & set(SPANS):
         _check_span(name, schema[name].dataType)
 
 
 def _check_span(name: str, kind: DataType) -> None:
-    if not isinstance(kind, (*NUMBERS, StringType)) and "interval day" not in kind.simpleString():
+    if not isinstance(kind, (*NUMBERS, StringType, DayTimeIntervalType)):
         raise BadRequest(
             f"column {name}: expected a number of seconds, text such as 15m, or a day-time "
             f"interval, got {kind.simpleString()}"

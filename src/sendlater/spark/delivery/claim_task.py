@@ -16,10 +16,11 @@ from sendlater.limits import (
 from sendlater.model import Target
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
-from sendlater.spark.delivery.recurring import occurrences
+from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
+from sendlater.store.recurring import renew
 from sendlater.store.waiting import Waiting, rates_of
 from sendlater.store.wakeup import Wake
 
@@ -128,14 +129,21 @@ class ShardTask:
             time.sleep(self.lane.standby_poll_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.arrow_rows import KIND, filler, to_arrow, unpack_columns
+        from sendlater.spark.arrow_rows import KIND, unpack_columns
 
         columns = unpack_columns(got.packed)
-        if (instead := self._recurring(got, columns[KIND])) is not None:
-            if not instead.ids:
-                return
-            got, columns = instead, unpack_columns(instead.packed)
-        ids = got.ids
+        if (found := self._recurring(got, columns[KIND])) is None:
+            yield from self._rows(got, columns)
+            return
+        instead, again = found
+        if instead.ids:
+            yield from self._rows(instead, unpack_columns(instead.packed))
+        renew(self.shard, self.batch, again, owner=self.lane.owner, attempt=self.attempt)
+
+    def _rows(self, got: Claim, columns: list[Sequence[Any]]) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.arrow_rows import KIND, filler, to_arrow
+
+        ids, packed = got.ids, got.packed
         left_out = self._expired(got, columns[KIND])
         if self.lane.check_targets:
             refused = self._refused(got, columns) - left_out
@@ -146,13 +154,13 @@ class ShardTask:
             keep = [i for i in range(len(ids)) if i not in left_out]
             if not keep:
                 return
-            ids = [ids[i] for i in keep]
+            ids, packed = [ids[i] for i in keep], [packed[i] for i in keep]
             columns = [tuple(column[i] for i in keep) for column in columns]
         if self.spans:
             rows = (row or () for row in columns[5])
             pairs = (zip(row[::2], row[1::2], strict=True) for row in rows)
             self.spans.take(ids, columns[0], columns[1], pairs)
-        yield to_arrow(ids, columns)
+        yield to_arrow(*self._as_sent(ids, packed, columns))
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows)
         yield filler(0)
@@ -161,8 +169,8 @@ class ShardTask:
         if self.spans:
             self.spans.end()
 
-    def _recurring(self, got: Claim, kinds: Sequence[int]) -> Claim | None:
-        """The claim with occurrences of what recurs; None if nothing does."""
+    def _recurring(self, got: Claim, kinds: Sequence[int]) -> tuple[Claim, list[bytes]] | None:
+        """The claim with occurrences of what recurs, and its ids; None if nothing does."""
         return occurrences(
             self.shard,
             self.batch,
@@ -171,7 +179,15 @@ class ShardTask:
             owner=self.lane.owner,
             attempt=self.attempt,
             now_ms=self.clock.now_ms(),
+            journals=self.lane.journals.split(","),
         )
+
+    def _as_sent(
+        self, ids: Sequence[bytes], packed: Sequence[bytes], columns: Sequence[Sequence[Any]]
+    ) -> tuple[Sequence[bytes], Sequence[Sequence[Any]]]:
+        journals = [topic for topic in self.lane.journals.split(",") if topic]
+        history = self.lane.history_topic
+        return as_sent(ids, packed, columns, journals=journals, history_topic=history)
 
     def _expired(self, got: Claim, kinds: Sequence[int]) -> set[int]:
         """Rows that have expired; something else waits in their place now."""
@@ -198,7 +214,9 @@ class ShardTask:
         now_ms = self.clock.now_ms()
         wanted = set(topics)
         if now_ms >= self.targets_until_ms or not wanted <= self.targets.keys():
-            self.targets = self.shard.targets()
+            # An emptied store knows none. What was claimed before is delivered: a later occurrence
+            # of its schedule may have told the journal already where the plan stands.
+            self.targets = self.shard.targets() or self.targets
             self.targets_until_ms = now_ms + TARGETS_REFRESH_MS
         known = self.targets
         copies = {copy.encode() for topic in sources & known.keys() for copy in known[topic].copies}

@@ -25,15 +25,20 @@ from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.expired import has_expired
+from sendlater.spark.delivery.recurring import advanced, as_sent
 from sendlater.spark.journal.rewrite import write_again
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.topic_reads import deliveries, readable_topics, records_since
-from sendlater.store import Pending
+from sendlater.store import Batch, Pending
 from sendlater.store.codec import pack, unpack, with_due
+from sendlater.store.connection import answering
+from sendlater.store.recurring import Recurring, recur
 from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
-PLACE = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
+_PLANNED = f"array_position(headers.key, {text(names.SCHEDULE)}) > 0"
+PLACE = f"""CAST(concat_ws('-', origin_topic, origin_partition, origin_position,
+IF({_PLANNED}, substring_index(CAST(id AS STRING), '@', -1), NULL)) AS BINARY)"""
 """The id of a rejected record, see `rejected_schedule`."""
 REJECTED = "(dialect = 'rejected' AND origin_topic <> '')"
 AWAY_S = 1.0
@@ -50,6 +55,8 @@ class _Row:
     batch: Unsettled
     packed: bytes
     schedule: Schedule
+    step: Recurring | None = None
+    """Of a recurring schedule, whose occurrence this is: how it goes on if that has arrived."""
 
 
 @dataclass(slots=True)
@@ -86,7 +93,7 @@ class CrashLookup:
             return 0
         self._await_broker()
         rows = [
-            _Row(batch, packed, unpack(schedule_id, packed))
+            self._row(batch, schedule_id, packed)
             for batch in batches
             for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
         ]
@@ -96,8 +103,9 @@ class CrashLookup:
             self._repair(rows, found, since_ms)
             done = found.arrived | found.torn
             for batch in batches:
-                ids = [r.schedule.id for n, r in enumerate(rows) if n in done and r.batch is batch]
-                settle_some(batch, ids, owner=owner)
+                mine = [r for n, r in enumerate(rows) if n in done and r.batch is batch]
+                _go_on(batch, [row.step for row in mine if row.step], owner=owner)
+                settle_some(batch, [row.schedule.id for row in mine], owner=owner)
         except (Fenced, StoreUnavailable, StoreWentBack):
             # The caller tries again: rows released without a look-up may be delivered twice.
             raise
@@ -120,6 +128,18 @@ class CrashLookup:
             again=len(rows) - len(found.arrived),
         )
         return len(done)
+
+    def _row(self, batch: Unsettled, schedule_id: bytes, packed: bytes) -> _Row:
+        """A row; of a recurring schedule its occurrence, which a store that went back may have
+        forgotten."""
+        schedule = unpack(schedule_id, packed)
+        if schedule.plan:
+            now_ms, journals = SystemClock().now_ms(), self._settings.journals
+            step = advanced(schedule, now_ms=now_ms, journals=journals)
+            if one := step.occurrence:
+                marked = packed[:1] + with_due(one.due_ms, pack(one))[1:]
+                return _Row(batch, marked, one, step)
+        return _Row(batch, packed, schedule)
 
     def _await_broker(self) -> None:
         """A broker that was away first takes what it was sent before: look after that."""
@@ -197,6 +217,19 @@ class CrashLookup:
         numbers = pa.array(range(len(rows)), pa.int64())
         return self._spark.createDataFrame(table.append_column("number", numbers))
 
+    def _sent(self, rows: Sequence[_Row], *, owed: bool) -> DataFrame:
+        """Rows as a lane gives them to Spark, in the columns of DUE_SCHEMA."""
+        ids, packed = [row.schedule.id for row in rows], [row.packed for row in rows]
+        sent = as_sent(
+            ids,
+            packed,
+            unpack_columns(packed),
+            journals=self._settings.journals,
+            history_topic=self._settings.history_topic,
+            owed=owed,
+        )
+        return self._spark.createDataFrame(pa.Table.from_batches([to_arrow(*sent)]))
+
     def _repair(self, rows: Sequence[_Row], found: Found, since_ms: int) -> None:
         """Write what is owed, and deliver what is torn, unless something newer was written since.
 
@@ -218,9 +251,10 @@ class CrashLookup:
             # Its target takes nothing any more: intake and lanes can handle that.
             told = "schedules with a tombstone cannot be delivered; they are written again as new"
             _log.warning(told, count=len(left), cause=str(error)[:500])
-            rejected = {n for n in left if rows[n].schedule.dialect == "rejected"}
-            found.torn -= rejected
-            again = [rows[n].schedule for n in left if n not in rejected]
+            # What is left of a recurring schedule on its journal takes no occurrence back.
+            mine = {n for n in left if _has_own_id(rows[n].schedule)}
+            found.torn -= mine
+            again = [rows[n].schedule for n in left if n not in mine]
             write_again(self._settings, again, anew=True)
 
     def _standing(self, rows: Sequence[_Row]) -> list[_Row]:
@@ -237,13 +271,14 @@ class CrashLookup:
     def _send(self, rows: Sequence[_Row], *, owed: bool) -> None:
         if not rows:
             return
-        frame = self._frame(rows)
+        frame = self._sent(rows, owed=owed)
         for stage in delivered_stages(self._settings, owed=owed):
             frame = frame.selectExpr(*stage)
         frame.write.format("kafka").options(**producer_options(self._settings)).save()
 
     def _replaced(self, rows: Sequence[_Row], since_ms: int) -> set[int]:
-        """Numbers of rows whose id was written again or cancelled, not by us."""
+        """Numbers of rows whose id (of an occurrence: that of its schedule) was written again or
+        cancelled, not by us."""
         ours = f"value IS NULL AND {header(text(names.ORIGIN))} IS NOT NULL"
         written = (
             records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
@@ -251,9 +286,10 @@ class CrashLookup:
             .filter(f"NOT ({ours}) AND {COPY_OF} IS NULL")
             .selectExpr("key AS id", "topic", "partition", "offset", "timestamp")
         )
-        asked = self._frame(rows).selectExpr(
-            *("number", "id", "origin_topic", "origin_partition"),
-            *("origin_position", "origin_timestamp_ms"),
+        frame = self._frame(rows).selectExpr("*", "headers.key AS names")
+        asked = frame.selectExpr(
+            *("number", f"coalesce({header(text(names.SCHEDULE))}, id) AS id"),
+            *("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms"),
         )
         beside = "topic = origin_topic AND partition = origin_partition"
         newer = (
@@ -261,6 +297,22 @@ class CrashLookup:
         )
         found = asked.join(written, "id").filter(newer).select("number").distinct().collect()
         return {row["number"] for row in found}
+
+
+def _go_on(batch: Unsettled, steps: Sequence[Recurring], *, owner: int) -> None:
+    """Put the occurrences of recurring schedules into their batch, as its lane has done before the
+    store went back."""
+    if steps:
+        shard, attempts = batch.shard, f"{batch.shard.keys['batches']}-attempts"
+        with answering():
+            attempt = (shard.client.hget(attempts, batch.name) or b"").decode()
+        recur(shard, Batch.named(batch.name), steps, owner=owner, attempt=attempt)
+
+
+def _has_own_id(schedule: Schedule) -> bool:
+    """Whether it waits under another id than its record on the journal."""
+    is_occurrence = any(name == names.SCHEDULE for name, _ in schedule.record.headers)
+    return schedule.dialect == "rejected" or is_occurrence
 
 
 def _since_ms(rows: Iterable[_Row]) -> int:

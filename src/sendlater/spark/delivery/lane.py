@@ -41,6 +41,7 @@ class Lane:
     """Topic for what has expired; empty: it is dropped."""
     journals: str = ""
     """Separated by commas."""
+    history_topic: str = ""
     limits: str = ""
     """See `rates_text`."""
 
@@ -57,6 +58,7 @@ class Lane:
             check_targets=settings.on_kafka,
             dead_topic=settings.expired_topic,
             journals=",".join(settings.journals),
+            history_topic=settings.history_topic,
             limits=rates_text(settings.limits),
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
@@ -75,6 +77,7 @@ class Lane:
             filler_rows=int(options.get("filler_rows", 0)),
             dead_topic=options.get("dead_topic", ""),
             journals=options.get("journals", ""),
+            history_topic=options.get("history_topic", ""),
             limits=options.get("limits", ""),
             **{name: int(options[name]) for name in numbers},
         )

@@ -12,7 +12,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
-from sendlater.spark.intake.plans import RECURS, read_plan
+from sendlater.spark.plans import RECURS, of_version, read_plan
 from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
@@ -175,7 +175,8 @@ class ParkTask:
             shard = crc32(schedule_id) % len(self.shards)
         _, _, _, value, headers, dialect, *_ = row
         # A cancellation of only one version has that version as its value.
-        packed = (value or "") if due_ms is None else pack_columns(row, plan)
+        stored = of_version(row, change) if plan else row
+        packed = (value or "") if due_ms is None else pack_columns(stored, plan)
         if from_partition == WARM_UP:
             return
         if due_ms is None and change is not None and change.startswith(WAITED):

@@ -22,9 +22,10 @@ from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import names, stages
-from sendlater.dialects.sql import decimal_text, header, pair, text
+from sendlater.dialects.sql import decimal_text, header, pair, text, texts
 from sendlater.limits import METADATA_MS_MAX, OFFSETS_RECOMMIT_MS, RECOVERY_CLOCK_SKEW_MS
 from sendlater.spark.kafka_sink import producer_options
+from sendlater.spark.plans import RECURS
 from sendlater.spark.topic_reads import records_since
 
 _log = structlog.get_logger()
@@ -198,18 +199,25 @@ class Copier:
         seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
         expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
         tags = pair(names.TAGS, "tags")
+        # A plan is read by who takes it in, who needs the time from which its intervals count.
+        stamp = pair(names.ORIGIN_TIMESTAMP_MS, decimal_text("origin_timestamp_ms"))
+        stale = [name for name in names.STALE if name != names.SCHEDULE]
+        ours = texts((*stale, names.COPIED, names.ORIGIN_TIMESTAMP_MS))
+        planned = f"array({pair(names.COPIED, place)}, {stamp})"
         none = f"slice(array({control[0]}), 1, 0)"
         journal = F.create_map(*(F.lit(part) for pairs in self._journals.items() for part in pairs))
         return records.selectExpr(
             "*",
-            f"""concat(coalesce(headers, {none}), array({pair(names.COPIED, place)}),
+            f"""CASE WHEN startswith(change, '{RECURS}')
+            THEN concat({planned}, filter(headers, h -> NOT h.key IN {ours}))
+            ELSE concat(coalesce(headers, {none}), array({pair(names.COPIED, place)}),
             if(due_ms IS NULL, {none}, array({", ".join(control)})),
             if(key IS NULL, {none}, array({pair(names.TARGET_KEY, "key")})),
             if(partition IS NULL, {none}, array({partition})),
             if(expires_ms IS NULL, {none}, array({expires})),
             if(expires_after_ms IS NULL, {none}, array({expires_after})),
             if(tags IS NULL, {none}, array({tags}))
-            ) AS told""",
+            ) END AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),
             F.col("id").alias("key"),

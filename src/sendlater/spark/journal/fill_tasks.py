@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+from zlib import crc32
 
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
@@ -13,6 +14,7 @@ from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import DUE_MS_MAX
+from sendlater.spark.plans import RECURS, Parked, read_plan
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
@@ -38,6 +40,8 @@ class FillTask:
     owner: int
     seen: tuple[Mapping[str, int], ...] | None = None
     """Positions that intake has read, per shard; intake itself reads what comes later."""
+    rejected_topic: str = "rejected"
+    keep_input_headers: bool = False
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Per Arrow batch one row: how many schedules were written."""
@@ -53,8 +57,8 @@ class FillTask:
 
     def _write_batch(self, pending: Pending, batch: "pa.RecordBatch") -> int:
         columns = (batch.column(i).to_pylist() for i in range(batch.num_columns))
-        # The last column, a change's name, is not needed: here a change is a record like any other.
-        ids, due, *fields, shards, _ = columns
+        # Here the record of a change is one like any other.
+        ids, due, *fields, shards, changes = columns
         if not ids:
             return 0
         pending.shards[0].want({topic.encode() for topic in fields[0]})
@@ -62,9 +66,13 @@ class FillTask:
         rejected = [0] * len(rows)
         now_ms = time.time_ns() // 1_000_000
         count = 0
-        for schedule_id, due_ms, shard, row in zip(
-            ids, due, shards, zip(*fields, strict=True), strict=True
+        for schedule_id, due_ms, shard, change, row in zip(
+            ids, due, shards, changes, zip(*fields, strict=True), strict=True
         ):
+            plan = ""
+            if change is not None and change.startswith(RECURS):
+                schedule_id, due_ms, _, row, plan = self._read_plan(schedule_id, change, row)
+                shard = crc32(schedule_id) % len(rows)
             dialect, origin = row[5], row[-4:]
             if self.seen is not None and origin[2] >= self._seen(shard, origin):
                 continue
@@ -72,11 +80,20 @@ class FillTask:
                 rejected[shard] += 1
                 due_ms = min(due_ms, now_ms)
             version = f"{origin[0]}/{origin[1]}/{origin[2]}"
-            rows[shard] += (schedule_id, due_ms, pack_columns(row), version)
+            rows[shard] += (schedule_id, due_ms, pack_columns(row, plan), version)
             if len(rows[shard]) >= 4 * PARK_COUNT_MAX:
                 count += self._write(pending, shard, rows[shard], rejected[shard])
                 rows[shard], rejected[shard] = [], 0
         return count + sum(self._write(pending, n, rows[n], rejected[n]) for n in range(len(rows)))
+
+    def _read_plan(self, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
+        return read_plan(
+            schedule_id,
+            change,
+            row,
+            rejected_topic=self.rejected_topic,
+            keep_input_headers=self.keep_input_headers,
+        )
 
     def _seen(self, shard: int, origin: Sequence[Any]) -> int:
         assert self.seen is not None

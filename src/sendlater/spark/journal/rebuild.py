@@ -37,7 +37,12 @@ class Filling:
         self._copy = JournalCopy(pending, owner=owner)
         self._clock = SystemClock()
         self.fill_task = FillTask(
-            redis_url=redis_url, space=settings.space, shards=settings.shards, owner=owner
+            redis_url=redis_url,
+            space=settings.space,
+            shards=settings.shards,
+            owner=owner,
+            rejected_topic=settings.rejected_topic,
+            keep_input_headers=settings.keep_input_headers,
         )
         self.journals = topics.identity(settings.journals) if settings.journals else ""
 
@@ -64,15 +69,18 @@ class Filling:
         """Remove all that was read from journals, and write their current schedules."""
         total = sum(sum(partitions.values()) for partitions in ends.values())
         _log.warning("rebuilding the store from its journals", records=total)
+        horizon_ms, tasks = self._settings.horizon_ms, task_count(ends)
+        until_ms = DUE_MS_MAX if horizon_ms is None else self._clock.now_ms() + horizon_ms
+        kept_ms = None if horizon_ms is None else until_ms
         self._copy.forget()
         self._copy.tell(step="reading", done=0, total=total)
+        # What intake has seen during a step that was never ended is removed like everything else.
+        self._copy.set_horizon(kept_ms, planned_ms=kept_ms)
         self._copy.empty(self._settings.journals)
 
         def tell(share: float) -> None:
             self._copy.tell(step="reading", done=round(share * total), total=total)
 
-        horizon_ms, tasks = self._settings.horizon_ms, task_count(ends)
-        until_ms = DUE_MS_MAX if horizon_ms is None else self._clock.now_ms() + horizon_ms
         with TaskProgress(self._spark, tasks=2 * tasks, tell=tell):
             planned = plan(
                 self._spark,
@@ -82,7 +90,6 @@ class Filling:
                 tasks=tasks,
                 until_ms=until_ms,
             )
-        kept_ms = None if horizon_ms is None else until_ms
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms, later=planned.later)
         flat = {f"{t}/{p}": end for t, partitions in ends.items() for p, end in partitions.items()}
         self._copy.complete(flat, journals=self.journals)

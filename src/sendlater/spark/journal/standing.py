@@ -2,8 +2,9 @@
 
 The newest record of an id decides: by offset within a partition, by timestamp between partitions.
 Our own tombstone removes one version, and not a newer one. A copy that was written again counts as
-the version that it is a copy of. The copy of a reschedule may be written when its schedule is being
-delivered: the tombstone then names the version before it, but tells the new due time.
+the version that it is a copy of; of several, the one whose plan has come furthest. The copy of a
+reschedule may be written when its schedule is being delivered: the tombstone then names the version
+before it, but tells the new due time.
 """
 
 import json
@@ -63,6 +64,12 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
     done = f"CASE WHEN value IS NULL THEN {offset} END"
     left = sql.header_text(names.DUE, WHOLE)
     moved = f"CASE WHEN {_CHANGE} IS NOT NULL THEN {sql.header_text(names.DUE_MS, WHOLE)} END"
+    # Of copies of one version the one whose plan has come furthest, in whatever order they are.
+    plan = f"CAST({sql.header(sql.text(names.PLAN))} AS STRING)"
+    planned, changes = (
+        f"try_cast(get_json_object({plan}, '$.{name}') AS BIGINT)"
+        for name in ("planned_ms", "changes")
+    )
     last = "struct(timestamp, value, headers, version, moved)"
     newest = "struct(topic, partition, last, done)"
     marked = (
@@ -71,6 +78,7 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
         .selectExpr(
             *("*", f"{done} AS done", f"{left} AS left", f"{moved} AS moved"),
             f"coalesce({COPY_OF}, offset) AS version",
+            f"struct({planned}, coalesce({changes}, 0)) AS planned",
         )
     )
     # Partitioned by id once, for both groupings that follow. For one task, coalesce is cheaper.
@@ -78,7 +86,10 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
     return (
         together.groupBy("key", "topic", "partition")
         .agg(
-            F.expr(f"max_by({last}, struct(version, offset)) FILTER (WHERE done IS NULL) AS last"),
+            F.expr(
+                f"max_by({last}, struct(version, planned, offset)) "
+                "FILTER (WHERE done IS NULL) AS last"
+            ),
             F.expr("max(struct(done, left)) FILTER (WHERE done IS NOT NULL) AS done"),
             F.expr("max(timestamp) AS at"),
         )

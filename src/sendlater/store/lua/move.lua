@@ -1,15 +1,22 @@
 -- Give a pending schedule another due time.
 --
 -- keys: due record wake batches changes tally aside
--- args: id due_ms:number version change now_ms:number keep_ms:number changes_max:number
+-- args: id due_ms:number instead version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: tags
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
---          is not the schedule's, or {'busy'} when too many changes wait for their copies
+--          is not the schedule's, {'paused'}, {'busy'} when too many changes wait for their copies, or
+--          {'reserved'} while somebody creates a schedule with this id, see put.lua
+--
+-- `instead` is its record from now on; '': as it is. What is paused moves only with a record.
 --
 -- A copy of the change, named `change`, follows on the inbox: a store that goes back needs it. This
 -- store keeps the name until intake reads the copy, and then ignores the copy: the schedule may have
 -- been delivered by then. Names whose copy never came are dropped after keep_ms.
 
+local created_ms = redis.call('ZSCORE', changes, 'new ' .. id)
+if created_ms and tonumber(created_ms) > now_ms - reserve_ms then
+    return {'reserved'}
+end
 local score = redis.call('ZSCORE', due, id)
 local set_aside = not score and redis.call('HGET', aside, id)
 if not score and not set_aside then
@@ -25,6 +32,11 @@ local standing = set_aside or '\207' .. struct.pack('>I8', tonumber(score) % LIM
 if version ~= '' and string.sub(redis.sha1hex(standing), 1, #version) ~= version then
     return {'changed'}
 end
+if instead ~= '' then
+    packed = instead
+elseif score and tonumber(score) == PAUSED and string.find(packed, '"paused":true', 1, true) then
+    return {'paused'}
+end
 if change ~= '' then
     redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
     if redis.call('ZCARD', changes) >= changes_max then
@@ -38,6 +50,9 @@ if set_aside then
 else
     local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
     redis.call('ZADD', due, due_ms, id)
+    if instead ~= '' then
+        redis.call('HSET', record, id, instead)
+    end
     index(id, due_ms, (tags_of(packed, 1)))
     if due_ms < head then
         redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)

@@ -12,12 +12,14 @@
 --              the rows before it, otherwise dropped and counted
 --       again VERSION|due_ms: the copy of a version (topic/partition/position) of a journal, see
 --              spark/journal/rewrite.py
+--       again VERSION PLANNED_MS CHANGES|due_ms: the same of a recurring schedule, and how far it has come
 -- returns: how many rows were applied
 --
 -- full: refuses
 --
 -- What is due beyond the horizon stays in the journal only, unless an older version is claimed: the
 -- older one's tombstone will follow this record, and compaction would leave only that (see overtaken).
+-- What recurs stays here wherever it is due: it comes from the journal by the time it was written at.
 --
 -- A new version ends the earlier ones: a claimed row is marked, so that a crash does not put it back
 -- (see release), and a row set aside is dropped.
@@ -175,6 +177,33 @@ local function is_copy(row, id)
     return false
 end
 
+-- Where the value after this one begins.
+local function after(text, at)
+    local first = string.byte(text, at) or 192
+    if first == 192 then
+        return at + 1
+    elseif first >= 160 and first < 192 then
+        return at + 1 + first - 160
+    end
+    local size = ({[196] = 1, [197] = 2, [198] = 4, [217] = 1, [218] = 2, [219] = 4})[first]
+    if size then
+        return at + 1 + size + struct.unpack('>I' .. size, text, at + 1)
+    end
+    return select(2, whole(text, at))
+end
+
+-- How far the plan of a packed record has come, and its changes since; nil if it does not recur.
+local function planned_in(packed)
+    -- Topic, partition, key and value are in front of the headers; a plan is the first of these.
+    local at = after(packed, after(packed, after(packed, after(packed, (select(2, tags_of(packed, 1)))))))
+    at = at + (({[220] = 3, [221] = 5})[string.byte(packed, at) or 0] or 1)
+    if string.sub(packed, at, at + 15) ~= '\196\14sendlater-plan' then
+        return nil
+    end
+    local plan = string.sub(packed, at + 16, after(packed, at + 16) - 1)
+    return tonumber(string.match(plan, '"planned_ms":(%d+)')), tonumber(string.match(plan, '"changes":(%d+)') or 0)
+end
+
 -- Whether a condition holds for what stands under an id.
 local function met(only_if, id, due_ms)
     local score = redis.call('ZSCORE', due, id)
@@ -186,10 +215,10 @@ end
 local earliest = math.huge
 for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    local change, again, stands, only_if
+    local change, again, stands, only_if, position, stood, changed, changed_since
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
-        again = journal ~= '' and string.match(change, '^again (.+)$')
+        again, position, changed = string.match(journal ~= '' and change or '', '^again (%S+) ?(%d*) ?(%d*)$')
         only_if = string.match(change, '^if (.+)$')
     end
     if only_if then
@@ -198,6 +227,13 @@ for i = first, #ARGV, 3 do
     if again then
         write()
         stands = beside(id, again)
+        position = tonumber(position)
+        if stands == 0 and position then
+            stood, changed_since = planned_in(redis.call('HGET', record, id) or '')
+            if stood == position then
+                stood, position = changed_since, tonumber(changed)
+            end
+        end
     elseif planning then
         local about = due_ms == '' and ARGV[i + 2] or ''
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
@@ -206,10 +242,16 @@ for i = first, #ARGV, 3 do
         unmet = unmet + 1
     elseif again and (stands or 0) >= 0 then
         -- Not a new version: what stands keeps its position, and its tombstone will name that.
-        if stands and stands > 0 then
+        if stood and stood < position then
+            -- This store went back, and has forgotten what was delivered.
+            redis.call('ZADD', due, due_ms, id)
+            redis.call('HSET', record, id, ARGV[i + 2])
+            index(id, due_ms, (tags_of(ARGV[i + 2], 1)))
+            earliest = math.min(earliest, tonumber(due_ms))
+        elseif (stands or 0) > 0 or stood and (stood > position or redis.call('ZSCORE', due, id) % LIMITED ~= tonumber(due_ms)) then
             -- Compaction would keep only the copy.
             redis.call('SADD', overtaken, id)
-        elseif not stands and tonumber(due_ms) <= planned then
+        elseif not stands and (tonumber(due_ms) <= planned or planned_in(ARGV[i + 2])) then
             redis.call('HSETNX', surplus, id, again)
         end
     elseif change and redis.call('ZREM', changes, change) == 1 then
@@ -246,7 +288,7 @@ for i = first, #ARGV, 3 do
                 overtake(id)
             end
         end
-    elseif tonumber(due_ms) > horizon and not claimed[id] then
+    elseif tonumber(due_ms) > horizon and not claimed[id] and not planned_in(ARGV[i + 2]) then
         write()
         overtake(id)
         take_out(id)

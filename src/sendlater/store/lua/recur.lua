@@ -1,9 +1,8 @@
--- Take recurring schedules out of a batch: put an occurrence of each in its place, and the schedule
--- itself back to pending, due when it comes again.
+-- Put occurrences beside recurring schedules into a batch, and the schedules as they come again. They
+-- stay there, claimed, until the occurrences are on their way (see renew).
 --
--- keys: due record state batches wake batch
+-- keys: state batches batch
 -- args: owner name attempt
--- uses: tags
 -- rest: id, id of the occurrence ('': none), the occurrence with its due_ms, next due_ms ('': it does
 --       not come again), its record then; id, ...
 -- full: goes on
@@ -11,14 +10,13 @@
 --
 -- A row whose id was written again or cancelled since the claim (see park) is only removed. Before
 -- this script a crash releases the schedule as it was; after it, the occurrence, which is an ordinary
--- row. So none is skipped, and none comes twice.
+-- row, and the schedule as it comes again. So none is skipped, and none comes twice.
 -- Refused (ENDED) for an attempt that another one has followed: that one has the same rows.
 
 if (redis.call('HGET', batches .. '-attempts', name) or '') ~= attempt then
     return redis.error_reply('ENDED batch ' .. name .. ' is closed, or another attempt works on it')
 end
-local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
-local told, earliest = {}, math.huge
+local told = {}
 for i = rest, #ARGV, 5 do
     local id, instead, next_ms = ARGV[i], ARGV[i + 1], ARGV[i + 3]
     local packed = redis.call('HGET', batch, id)
@@ -29,14 +27,9 @@ for i = rest, #ARGV, 5 do
     if stands and instead ~= '' then
         redis.call('HSET', batch, instead, ARGV[i + 2])
     end
-    if stands and next_ms ~= '' and redis.call('ZADD', due, 'NX', next_ms, id) == 1 then
-        redis.call('HSET', record, id, ARGV[i + 4])
-        index(id, next_ms, (tags_of(ARGV[i + 4], 1)))
-        earliest = math.min(earliest, tonumber(next_ms))
+    if stands and next_ms ~= '' then
+        redis.call('HSET', batch, id, '\207' .. struct.pack('>I8', next_ms) .. ARGV[i + 4])
     end
     told[#told + 1] = stands and 1 or 0
-end
-if earliest < head then
-    redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
 end
 return told

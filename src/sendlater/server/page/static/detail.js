@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, el, given, guard, query, say, span, state, time, undone, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, iso, query, say, span, state, time, undone, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -64,6 +64,28 @@ function drawVersions(versions) {
   }));
   $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : "None among the last records of the inbox.";
 }
+// --- coming again ---
+const NEXT = 10;
+const MISSED = { one: "one, late", none: "none", all: "all, late" };
+function inWords(plan) {
+  const jitter = plan.jitter_ms ? `, up to ${span(plan.jitter_ms)} later` : "";
+  if (!plan.cron) return `every ${span(plan.every_ms)}${jitter}`;
+  return `at ${plan.cron} (minute, hour, day of month, month, day of week), ${plan.zone ?? "UTC"}${jitter}`;
+}
+async function showPlan(plan) {
+  $("#plan-part").hidden = !plan;
+  if (!plan) return;
+  const facts = [["comes again", inWords(plan)], ["left", plan.left ? count(plan.left) : "without end"], ["missed ones", MISSED[plan.missed ?? "one"]]];
+  if (plan.end_ms !== undefined) facts.push(["ends", when(plan.end_ms)]);
+  $("#plan").replaceChildren(...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  const told = await ask("GET", "/v1/next?" + query({
+    cron: plan.cron, zone: plan.zone, every: plan.every_ms && `${plan.every_ms}ms`, start: iso(plan.planned_ms),
+    end: plan.end_ms && iso(plan.end_ms), count: Math.min(NEXT, plan.left ?? NEXT),
+  })).catch(() => ({ times: [], times_ms: [], notes: [] }));
+  const inZone = (n) => (plan.zone ? ` ${told.times[n].replace("T", " ").replace(".000", "")} ${plan.zone}` : null);
+  $("#next").replaceChildren(...told.times_ms.map((ms, n) => el("li", {}, when(ms), inZone(n), told.notes[n] ? el("b", { class: "note" }, told.notes[n]) : null)));
+}
+
 async function showLife(one) {
   const [changes, delivered, versions] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one)]);
   drawLife(stepsOf(one, changes, delivered, versions));
@@ -108,7 +130,7 @@ function offerActions() {
 
 async function show() {
   for (const place of ["#facts", "#actions", "#state"]) $(place).replaceChildren();
-  $("#payload-part").hidden = true;
+  $("#payload-part").hidden = $("#plan-part").hidden = true;
   $("#one").textContent = id;
   let one = null;
   try { one = await ask("GET", path); } catch (error) { fact("state", error.message); }
@@ -125,6 +147,7 @@ async function show() {
     if (one.origin) fact("origin", toPlace(one.origin));
     fact("version", one.version);
     showPayload(one);
+    await showPlan(one.plan);
     if (can.write && one.state === "pending") offerActions();
   }
   await showLife(one);

@@ -10,6 +10,8 @@ from sendlater.model import DUE_MS_MAX, Reason
 
 RECURS = "recurs "
 """Beginning of the `change` of a recurring schedule; the name of its change follows, if any."""
+AGAIN = "again "
+"""Beginning of the `change` of a copy on a journal; its version follows."""
 ONCE = (*names.TIMES, names.SPREAD, *names.EXPIRIES[:1])
 """Headers that make no sense beside a plan."""
 
@@ -37,8 +39,11 @@ def read_plan(
     first: dict[str, bytes | None] = {}
     for header in headers:
         first.setdefault(header["key"], header["value"])
+    removed = (*names.STALE, names.PLAN) if keep_input_headers else names.CONTROL
+    if names.COPIED in first:
+        removed = (*removed, names.COPIED, names.ORIGIN_TIMESTAMP_MS)
     try:
-        plan, due_ms = _read(schedule_id, first, stamp_ms)
+        plan, due_ms = _read(schedule_id, first, _written_ms(first, stamp_ms))
     except BadRequest as error:
         place = f"{origin}/{partition}/{at}"
         told = {
@@ -54,19 +59,48 @@ def read_plan(
         rejected = (rejected_topic, None, schedule_id, value, kept, "rejected", None, None, None)
         id = place.replace("/", "-").encode()
         return Parked(id, max(stamp_ms, 0), None, (*rejected, *row[-4:]), "")
-    removed = names.STALE if keep_input_headers else names.CONTROL
     kept = [header for header in headers if header["key"] not in removed]
+    change = change.removeprefix(RECURS)
+    if plan is None:
+        kept.append({"key": names.SCHEDULE, "value": first[names.SCHEDULE]})
+        return Parked(schedule_id, due_ms, change or None, (*row[:4], kept, *row[5:]), "")
     meant = (*row[:4], kept, *row[5:])
-    return Parked(schedule_id, due_ms, change.removeprefix(RECURS) or None, meant, plan.text)
+    if change.startswith(AGAIN):
+        # The store compares how far two copies of a version have come.
+        change = f"{change} {plan.planned_ms} {plan.changes}"
+    return Parked(schedule_id, due_ms, change or None, meant, plan.text)
 
 
-def _read(schedule_id: bytes, headers: dict[str, bytes | None], stamp_ms: int) -> tuple[Plan, int]:
-    """The plan and the due time of its next occurrence. Raises BadRequest."""
+def of_version(row: tuple[Any, ...], change: str | None) -> tuple[Any, ...]:
+    """The row of a copy on a journal, with the position of its version."""
+    if change is None or not change.startswith(AGAIN):
+        return row
+    version = change.split()[1]
+    return (*row[:-2], int(version.rpartition("/")[2]), row[-1])
+
+
+def _written_ms(headers: dict[str, bytes | None], stamp_ms: int) -> int:
+    """When a schedule was written; a copy tells when its original was."""
+    told = (headers.get(names.ORIGIN_TIMESTAMP_MS) or b"").decode(errors="replace")
+    is_copy = names.COPIED in headers and told.isascii() and told.isdigit()
+    return min(int(told[:20]), stamp_ms) if is_copy else stamp_ms
+
+
+def _read(
+    schedule_id: bytes, headers: dict[str, bytes | None], stamp_ms: int
+) -> tuple[Plan | None, int]:
+    """The plan and the due time of its next occurrence; no plan of one that is beside it. Raises
+    BadRequest."""
+    text = headers.get(names.PLAN)
+    due = (headers.get(names.DUE_MS) or b"").decode(errors="replace")
+    moved = due.isascii() and due.isdigit() and int(due[:20]) <= DUE_MS_MAX
+    if text == names.EXTRA:
+        if not moved or not schedule_id.startswith((headers.get(names.SCHEDULE) or b"?") + b"@"):
+            raise BadRequest("expected an occurrence with its schedule and its due time")
+        return None, int(due)
     check_id(schedule_id)
-    if (text := headers.get(names.PLAN)) is not None:
+    if text is not None:
         plan = read_text(text)
-        due = (headers.get(names.DUE_MS) or b"").decode(errors="replace")
-        moved = due.isascii() and due.isdigit() and int(due[:20]) <= DUE_MS_MAX
         return plan, int(due) if moved else plan.due_ms(schedule_id)
     for name in ONCE:
         if name in headers:

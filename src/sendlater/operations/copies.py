@@ -1,0 +1,34 @@
+"""The copies of changes that follow on the inbox."""
+
+from collections.abc import Sequence
+
+from sendlater.dialects import encode_again, encode_headers
+from sendlater.model import Record, Schedule
+
+Placed = tuple[Record, int | None]
+"""A record for an inbox, and its partition there, if it must be a certain one."""
+
+
+def copy_of_move(
+    after: Schedule, *, change: str, home: tuple[str, int | None], journals: Sequence[str]
+) -> Placed:
+    """The copy for an inbox of a schedule that was moved. Raises BadRequest if the dialect
+    `headers` does not allow it.
+
+    Of a recurring schedule on a journal it is no new version: the copies that its occurrences leave
+    there must go on from it.
+    """
+    inbox, partition = home
+    if after.plan and after.origin is not None and after.origin.topic in journals:
+        return encode_again(after), after.origin.partition
+    record = encode_headers(
+        after.record,
+        inbox=inbox,
+        id=after.id,
+        due_ms=after.due_ms,
+        expiry=after.expiry,
+        plan=after.plan,
+        tags=after.tags,
+        change=change,
+    )
+    return record, partition

@@ -1,0 +1,96 @@
+"""How far intake has read the inboxes: what the store answers is true for what it has read."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sendlater.brokers.broker import Broker
+from sendlater.errors import StoreUnavailable
+from sendlater.store import Pending
+from sendlater.store.conditional import Reserved
+from sendlater.store.connection import answering
+
+CATCH_UP_S = 30.0
+"""Longest wait for intake to read the inboxes: a service that has just started is slow."""
+CATCH_UP_PAUSE_S = 0.01
+T = TypeVar("T")
+
+
+class Intake:
+    """Safe to share between threads. `ends` are positions by inbox partition, "topic/number"."""
+
+    def __init__(self, inboxes: Sequence[str], *, pending: Pending, broker: Broker) -> None:
+        self.inboxes, self.pending, self.broker = inboxes, pending, broker
+        self._own: dict[str, int] = {}
+        """Positions on the inboxes after the last record that this process has written."""
+        self._lock = threading.Lock()
+
+    def catch_up(self) -> None:
+        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable if that
+        takes too long: the store's answer could be wrong."""
+        self._wait_for(self.ends())
+
+    def catch_up_with_own(self) -> None:
+        """The same for what this process has written."""
+        with self._lock:
+            own = dict(self._own)
+        self._wait_for(own)
+
+    def caught_up(self, *, within_s: float) -> set[str]:
+        """As `catch_up`, but returns the inbox partitions that intake has not read in time."""
+        return self._left_of(self.ends(), within_s=within_s)
+
+    def unreserved(self, change: Callable[[], T]) -> T:
+        """What `change` returns, with all that intake has read, and again while it raises Reserved.
+
+        Raises Reserved if somebody else has the id for too long, and StoreUnavailable."""
+        deadline = time.monotonic() + CATCH_UP_S
+        while True:
+            self.catch_up()
+            try:
+                return change()
+            except Reserved:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(CATCH_UP_PAUSE_S)
+
+    def is_behind(self) -> bool:
+        """Whether intake has not read all of the inboxes."""
+        return bool(self._behind(self.ends()))
+
+    def ends(self) -> dict[str, int]:
+        """The positions after the last records on the inboxes."""
+        return {
+            f"{inbox}/{number}": end
+            for inbox in self.inboxes
+            for number, end in self.broker.ends(inbox).items()
+            if end
+        }
+
+    def remember(self, ends: dict[str, int]) -> None:
+        """Note that this process has written up to `ends`."""
+        with self._lock:
+            for source, end in ends.items():
+                self._own[source] = max(self._own.get(source, 0), end)
+
+    def _wait_for(self, ends: dict[str, int]) -> None:
+        if behind := self._left_of(ends, within_s=CATCH_UP_S):
+            raise StoreUnavailable(
+                f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
+                "is the service running?"
+            )
+
+    def _left_of(self, ends: dict[str, int], *, within_s: float) -> set[str]:
+        deadline = time.monotonic() + within_s
+        while (behind := self._behind(ends)) and time.monotonic() < deadline:
+            time.sleep(CATCH_UP_PAUSE_S)
+        return behind
+
+    def _behind(self, ends: dict[str, int]) -> set[str]:
+        """Inbox partitions that intake has not read up to `ends`."""
+        if not ends:
+            return set()
+        with answering():
+            seen = self.pending.positions()
+        return {source for source, end in ends.items() if seen.get(source, 0) < end}

@@ -64,9 +64,9 @@ VERBS = (
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
     *("store-goes-back", "store-emptied", "store-full", "second-service", "clock-steps"),
-    *("intake-stuck", "stop", "forget", "broker-away", "compact"),
+    *("intake-stuck", "stop", "forget", "broker-away", "compact", "overtaken"),
 )
-SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost")
+SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost", "overtaken")
 """Faults of a single task: many of them fit into a run."""
 BUSY_STEPS = (
     "claimed",
@@ -258,6 +258,8 @@ def _fault(rng: random.Random, kind: str) -> Happening:
         "another": rng.random() < 0.5,
         "by_ms": rng.choice((-5_000, -500, 500, 5_000)),
     }
+    if kind == "overtaken":
+        facts["on"] = "claimed"  # nothing is in a batch for long
     return Happening(rng.random() * BUSY_MS, kind, facts)
 
 
@@ -784,6 +786,29 @@ class Run:
         # Somebody asks for a rebuild: what only the store knew, as of a door that died, is gone.
         self.ledger.rebuilt = True
         self.world.spawn("rebuild", self.people, JournalCopy(self.pending, owner=0).forget)
+        return True
+
+    def _do_overtaken(self, what: Happening, actor: Actor | None) -> bool:
+        """Somebody changes what a lane has just claimed, and the lane may not live to deliver it."""
+        claimed = sorted(
+            id
+            for shard in self.pending.shards
+            for name in self.real.hkeys(shard.keys["batches"])
+            for id in self.real.hkeys(f"{shard.keys['batches']}:{name.decode()}")
+            if id in self.ledger.by_id  # and not a place of a record that nobody named
+        )
+        if not claimed:
+            return False
+        number = 8_000 + self.faults["overtaken"]
+        facts = {
+            **{"id": claimed[what.facts["pick"] % len(claimed)], "topic": "out"},
+            **{"due_in": what.facts["ms"], "value": b"%d." % number, "number": number},
+            **{"expires_in": None, "after_due": False},
+        }
+        kind = "cancel" if what.facts["another"] else "schedule"
+        self._deed(Happening(self.world.elapsed, kind, facts))
+        if actor is not None and actor.task is not None and what.facts["pick"] % 2:
+            actor.kill()
         return True
 
     def _do_broker_away(self, what: Happening, actor: Actor | None) -> None:

@@ -84,7 +84,7 @@ def mutated(patches: tuple[Patch, ...], directory: Path) -> Iterator[None]:
 
 
 SETTLED = "if ended_run == run and number <= tonumber(ended_number) then"
-LATE = ("answer-lost", "task-dies")
+LATE = ("overtaken",)
 ALIVE = ("kill", "task-dies", "freeze")
 AGAIN = ("task-sleeps", "speculate", "task-dies")
 STORE = ("store-goes-back", "store-emptied")

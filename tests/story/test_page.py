@@ -416,6 +416,36 @@ def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
         page.goto("/schedule?id=once")
         expect(page.locator("#state")).to_have_text("pending")
         expect(page.locator("#plan-part")).to_be_hidden()
+        expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_a_recurring_schedule_is_paused_triggered_and_resumed(browser, alone):
+    """While it is paused, one more can be sent."""
+
+    def press(label, answer):
+        page.get_by_role("button", name=label, exact=True).click()
+        say_yes(page)
+        told(page, f"{label}: {answer}.")
+
+    with alone.scheduler() as s:
+        s.send_later("rounds", "m", id="round", every="2h")
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=round")
+        press("Pause", "paused")
+        expect(page.locator("#plan")).to_contain_text("nothing is delivered until it is resumed")
+        expect(page.locator("#facts")).to_contain_text("when it is resumed")
+        expect(page.get_by_role("button", name="Deliver now")).to_have_count(0)
+        expect(page.locator("#next li")).to_have_count(0)
+        press("Trigger", "triggered")
+        result = Axe().run(page)
+        assert not result.violations_count, result.generate_report()
+        page.goto("/?topic=rounds")
+        expect(page.locator("#schedules tbody")).to_contain_text("paused")
+        page.goto("/schedule?id=round")
+        press("Resume", "resumed")
+        expect(page.locator("#next li")).to_have_count(10)
+        for verb in ("paused", "triggered", "resumed"):
+            expect(page.locator("#life")).to_contain_text(verb)
 
 
 # --- 5: looking back ----------------------------------------------------------------------------

@@ -29,11 +29,13 @@ async function itsDeliveries() {
 }
 async function itsChanges() {
   const audit = await ask("GET", `/v1/audit?limit=${CHANGES}`);
-  return audit.items.filter((entry) => entry.what.id === id);
+  // What was triggered is written down under the id of that occurrence.
+  const its = ({ action, what }) => what.id === id || (action === "trigger" && what.id?.startsWith(`${id}@`));
+  return audit.items.filter(its);
 }
 
 // --- life ---
-const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven" };
+const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
 function stepsOf(one, changes, delivered, versions) {
   const steps = versions.toReversed().map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
@@ -46,7 +48,7 @@ function stepsOf(one, changes, delivered, versions) {
     steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}`] });
     steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
   }
-  if (one) steps.push({ at: one.due_ms, what: one.state === "pending" ? "will be due" : `${one.state}, due`, kind: "", more: [] });
+  if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: one.state === "pending" ? "will be due" : `${one.state}, due`, kind: "", more: [] });
   return steps.sort((a, b) => a.at - b.at);
 }
 function drawLife(steps) {
@@ -77,7 +79,11 @@ async function showPlan(plan) {
   if (!plan) return;
   const facts = [["comes again", inWords(plan)], ["left", plan.left ? count(plan.left) : "without end"], ["missed ones", MISSED[plan.missed ?? "one"]]];
   if (plan.end_ms !== undefined) facts.push(["ends", when(plan.end_ms)]);
+  $("#next-title").hidden = Boolean(plan.paused);
+  $("#next").replaceChildren();
+  if (plan.paused) facts.unshift(["paused", "nothing is delivered until it is resumed"]);
   $("#plan").replaceChildren(...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  if (plan.paused) return;
   const told = await ask("GET", "/v1/next?" + query({
     cron: plan.cron, zone: plan.zone, every: plan.every_ms && `${plan.every_ms}ms`, start: iso(plan.planned_ms),
     end: plan.end_ms && iso(plan.end_ms), count: Math.min(NEXT, plan.left ?? NEXT),
@@ -115,15 +121,27 @@ function deed(label, words, work, { action = "", kind = "" } = {}) {
   return el("button", { type: "button", class: kind, onclick: guard(async () => {
     if (!(await confirmed(`${label}?`, words, { danger: kind === "danger" }))) return;
     const told = await work();
-    const done = ["cancelled", "moved"].includes(told.answer);
+    const done = DONE.has(told.answer);
     say(`${label}: ${told.answer}.`, { undo: action && done && can.admin ? taken(action) : null, bad: !done });
     await show();
   }) }, label);
 }
-function offerActions() {
+const DONE = new Set(["cancelled", "moved", "paused", "resumed", "ended", "triggered"]);
+function offerRecurring(plan) {
+  const act = (verb) => () => ask("POST", `${path}:${verb}`);
+  $("#actions").append(
+    plan.paused
+      ? deed("Resume", "It goes on with its first planned time from now on.", act("resume"))
+      : deed("Pause", "Nothing of it is delivered until it is resumed.", act("pause")),
+    deed("Trigger", "One more is delivered at once; the plan stays as it is.", act("trigger")));
+}
+function offerActions(one) {
+  if (one.plan) offerRecurring(one.plan);
+  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path), { action: "cancel", kind: "danger" });
+  if (one.plan?.paused) return void $("#actions").append(cancel);
   const to = el("input", { value: "+1h", size: 20, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
   $("#actions").append(
-    deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path), { action: "cancel", kind: "danger" }),
+    cancel,
     deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path + ":deliver-now")),
     deed("Move to", "It gets another due time. This can be undone.", () => ask("PATCH", path, { due_at: to.value }), { action: "reschedule" }), to);
 }
@@ -138,7 +156,7 @@ async function show() {
     $("#one").textContent = one.id;
     document.title = `${one.id} - sendlater`;
     $("#state").replaceChildren(state(one.state));
-    fact("due", when(one.due_ms)); fact("topic", one.topic);
+    fact("due", one.plan?.paused ? "when it is resumed" : when(one.due_ms)); fact("topic", one.topic);
     if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));
     if (one.partition !== null) fact("partition", String(one.partition));
     if (one.key != null) fact("key", one.key);
@@ -148,7 +166,7 @@ async function show() {
     fact("version", one.version);
     showPayload(one);
     await showPlan(one.plan);
-    if (can.write && one.state === "pending") offerActions();
+    if (can.write && one.state === "pending") offerActions(one);
   }
   await showLife(one);
   if (one?.state === "claimed") setTimeout(lookAgain, CLAIMED_LOOK_MS);

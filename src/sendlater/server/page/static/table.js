@@ -5,7 +5,7 @@ import { FIELDS, read, write } from "./search.js";
 const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
 const COLUMNS = {
   state: ["state", (one) => state(one.state)],
-  due: ["due", (one) => when(one.due_ms)],
+  due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
   topic: ["topic", (one) => one.topic],
   tags: ["tags", (one) => (one.tags ?? []).join(", ")],
   caller: ["caller", (one) => one.caller || ""],

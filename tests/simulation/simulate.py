@@ -789,7 +789,7 @@ class Run:
         return True
 
     def _do_overtaken(self, what: Happening, actor: Actor | None) -> bool:
-        """Somebody changes what a lane has just claimed, and the lane may not live to deliver it."""
+        """Somebody changes what was just claimed, and its task may not live to deliver it."""
         claimed = sorted(
             id
             for shard in self.pending.shards
@@ -801,9 +801,13 @@ class Run:
             return False
         number = 8_000 + self.faults["overtaken"]
         facts = {
-            **{"id": claimed[what.facts["pick"] % len(claimed)], "topic": "out"},
-            **{"due_in": what.facts["ms"], "value": b"%d." % number, "number": number},
-            **{"expires_in": None, "after_due": False},
+            "id": claimed[what.facts["pick"] % len(claimed)],
+            "topic": "out",
+            "due_in": what.facts["ms"],
+            "value": b"%d." % number,
+            "number": number,
+            "expires_in": None,
+            "after_due": False,
         }
         kind = "cancel" if what.facts["another"] else "schedule"
         self._deed(Happening(self.world.elapsed, kind, facts))

@@ -86,7 +86,8 @@ class Ledger:
         """By doors; the last tells whether it died before it could tell the inbox."""
         self.admitted: list[tuple[float, int]] = []
         """When how many messages were let go to a topic with a limit."""
-        self.rebuilt = False
+        self.rebuilt = self.slept = False
+        self.owners: dict[Any, Any] = {}
         self.unsure: Counter[bytes] = Counter()
         """Ids changed in the store by doors that have not told the inbox, and may have died; or
         that told it after somebody else had written a newer version."""
@@ -121,6 +122,10 @@ class Ledger:
             now_ms = self.world.now_ms()
             sent = sum(one.expires_ms is None or one.expires_ms >= now_ms for one in taken)
             self.admitted.append((self.world.elapsed, sent))
+        if verb == "fence" and answer == 1 and not self.losses:
+            *_, shard, number, token = args
+            if self.owners.setdefault((shard, number), token) != token:
+                self._break(f"owner {number} is two services")
         if verb == "recur":
             look_at_recurring(self, actor, args, answer)
         if verb == "park":
@@ -148,7 +153,8 @@ class Ledger:
         """A start delivers what is torn, in no lane's name."""
         id, due = entry.header(names.ID), entry.header(names.DUE)
         if id is not None and due is not None:
-            kind = "rejected" if topic == self.settings.rejected_topic else ""
+            refused = topic in (self.settings.rejected_topic, self.settings.dead_topic)
+            kind = "rejected" if refused else ""
             row = {"id": id, "due_ms": int(due), "value": entry.value, "dialect": kind}
             row["headers"] = [{"key": name, "value": value} for name, value in entry.headers]
             version = self._version(row)
@@ -297,7 +303,8 @@ class Ledger:
         if not self.settings.limits or self.losses or self.world.skew_ms or self.world.skewed:
             return
         (limit,) = self.settings.limits.values()
-        reserved = 2 * len(self.pending.shards)
+        # Who sleeps in the middle of a claim wakes up with all that it had reserved.
+        reserved = (2 + (limit.burst if self.slept else 0)) * len(self.pending.shards)
         level, before = float(limit.burst), 0.0
         for at, count in self.admitted:
             level = min(level + (at - before) * limit.per_second / 1_000, limit.burst)

@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import redis
 from broker import TARGET, Broker
 from engine import Simulation, in_place
+from happenings import BUSY_MS, FAULTS, Focus, Happening, Plan, tags_of
 from promises import Ledger, Loss, Version
 from recurring import Recurring
 from world import START_MS, Actor, Event, Process, Stuck, World
 
-from sendlater.config import Settings, load
 from sendlater.dialects import names
 from sendlater.dialects.encode import expiry_headers
 from sendlater.dialects.recurrence import make_plan
@@ -42,8 +42,6 @@ from sendlater.store import Admin, Answer, Move, Pending, admin
 from sendlater.store.conditional import Reserved, put_if, released
 from sendlater.store.rebuild import JournalCopy
 
-BUSY_MS = 15_000
-"""Schedules are written and things go wrong for so long; then all must settle."""
 SETTLE_MS_MAX = 120_000
 """Longest that may take after the last due time."""
 TRIGGER_MS = 8_000
@@ -55,212 +53,6 @@ FULL_MS_MAX = 40_000
 """Longest that what is due may stay in a store that is full, whatever else goes wrong."""
 SHRINK_S = 20.0
 """Longest search for a shorter trace."""
-
-VERBS = (
-    *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
-    *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
-    *("complete", "remove", "cancel", "move", "expire", "recur", "renew", "reserve", "unlimit"),
-)
-FAULTS = (
-    *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
-    *("store-goes-back", "store-emptied", "store-full", "second-service", "clock-steps"),
-    *("intake-stuck", "stop", "forget", "broker-away", "compact", "overtaken"),
-)
-SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost", "overtaken")
-"""Faults of a single task: many of them fit into a run."""
-BUSY_STEPS = (
-    "claimed",
-    "claimed",
-    "claim",
-    "attempt",
-    "close",
-    "tell",
-    "park",
-    "settle",
-)
-
-
-@dataclass(frozen=True)
-class Happening:
-    """One thing that somebody does, or that goes wrong, at an instant of the run."""
-
-    at_ms: float
-    kind: str
-    facts: dict[str, Any] = field(hash=False)
-
-    def __str__(self) -> str:
-        return f"{self.at_ms:9.1f} {self.kind} {self.facts}"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run: its settings and everything that happens to it."""
-
-    seed: int
-    journal: bool
-    shards: int
-    partitions: int
-    cluster: bool
-    horizon: str
-    per_second: float
-    """The limit of the usual target; 0: none."""
-    happenings: tuple[Happening, ...]
-
-    @classmethod
-    def drawn(cls, seed: int, *, faults: Sequence[str] = FAULTS) -> "Plan":
-        """The run of a seed."""
-        rng = random.Random(f"plan {seed}")
-        journal = rng.random() < 0.5
-        ids = [_id(rng, n) for n in range(rng.choice((6, 12, 25)))]
-        found = [_deed(rng, ids, n) for n in range(rng.choice((25, 50)))]
-        found += [_second_thought(rng, one) for one in found if rng.random() < 0.4]
-        creating = random.Random(f"create {seed}")  # what else happens stays the same
-        created = [_creation(creating, one) for one in found if creating.random() < 0.2]
-        recurring = random.Random(f"recur {seed}")
-        again = [_recurrence(recurring, ids, n) for n in range(recurring.choice((0, 1, 3, 6)))]
-        again += [_second_thought(recurring, one) for one in again if recurring.random() < 0.4]
-        kinds = rng.sample(faults, min(len(faults), rng.choice((1, 2, 3, 5))))
-        count = rng.choice((0, 1, 2, 3, 4, 6, 9)) if faults else 0
-        if set(kinds) <= set(SMALL):
-            count *= 4
-        found += [_fault(rng, rng.choice(kinds)) for _ in range(count)]
-        sizes = rng.choice((1, 2)), rng.choice((1, 2)), rng.random() < 0.5
-        horizon = "6s" if journal and rng.random() < 0.3 else ""
-        return cls(
-            seed,
-            journal,
-            *sizes,
-            horizon,
-            random.Random(f"limit {seed}").choice((0, 0, 4, 20)),
-            tuple(sorted(found + created + again, key=lambda one: one.at_ms)),
-        )
-
-    @property
-    def limit(self) -> dict[str, Any]:
-        """With few messages at once, so that most of them wait."""
-        return {"per_second": self.per_second, "burst": 3, "weights": {"0": 5}}
-
-    def settings(self) -> Settings:
-        """Short times, so that a run of half a minute sees everything."""
-        return load(
-            space="sim",
-            bootstrap_servers="simulated:9092",
-            inboxes=({"topic": "inbox", "journal": self.journal},),
-            history_topic="",
-            limits={"out": self.limit} if self.per_second else {},
-            horizon=self.horizon or None,
-            shards=self.shards,
-            window_ms=1_000,
-            idle_window_ms=2_000,
-            poll_ms=20,
-            standby_poll_ms=50,
-            lease_ms=1_500,
-            margin_ms=2_000,
-            hold_ms_max=8_000,
-            recovery_pause_ms=1_000,
-            restart_delay_ms_max=2_000,
-            stop_timeout_ms=5_000,
-            data_dir=Path(tempfile.gettempdir()),
-        )
-
-
-def _id(rng: random.Random, number: int) -> bytes:
-    strange = (b"\x00%d", b"a|%d|b", b"%d:1:2", b"\xff\xfe%d", b"inbox/%d/7", b"-inf%d", b"(%d")
-    if rng.random() < 0.3:
-        return rng.choice(strange) % number
-    return b"x" * 500 + b"%d" % number if rng.random() < 0.05 else b"id-%d" % number
-
-
-def _tags(number: int) -> tuple[str, ...]:
-    """Some have none, and some share one."""
-    return ((), (f"order-{number % 4}",), (f"order-{number % 4}", "mail"))[number % 3]
-
-
-def _deed(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
-    at_ms = rng.random() * BUSY_MS
-    kind = rng.choices(
-        ("schedule", "cancel", "door-cancel", "door-move", "door-get", "marker", "rubbish"),
-        (70, 5, 5, 5, 3, 4, 4),
-    )[0]
-    due_in = rng.choice((-1_000, 0, 300, 1_500, 2_500, 4_000, 8_000))
-    topic = rng.choices(("out", "small", "slow-2", "slow-5", "no-1"), (80, 5, 6, 5, 4))[0]
-    facts = {
-        "id": rng.choice(ids),
-        "due_in": due_in + rng.randrange(1_000),
-        "topic": topic,
-        "value": b"%d." % number + b"v" * rng.choice((0, 3, 100, 300, 20_000 if number % 9 else 3)),
-        "dies": rng.random() < 0.1,
-        "change": rng.choice(("c%d", "c|%d", "|%d", "c%d|")) % number,
-        "number": number,
-        "expires_in": rng.choice((None, None, None, 0, 400, 3_000)),
-        "after_due": rng.random() < 0.5,
-    }
-    return Happening(at_ms, kind, facts)
-
-
-def _creation(rng: random.Random, first: Happening) -> Happening:
-    """Somebody creates it under a condition, some time before or after."""
-    at_ms = first.at_ms + rng.choice((-2_000, -100, 5, 50, 800, 3_000))
-    number = first.facts["number"] + 2_000
-    changed = {
-        "due_in": rng.choice((0, 300, 2_500, 8_000)) + rng.randrange(1_000),
-        "value": b"%d." % number + b"v" * rng.choice((0, 3, 300)),
-        "dies": rng.random() < 0.1,
-        "only_if": rng.choice(("absent", "earlier", "later")),
-        "number": number,
-    }
-    return Happening(max(0.0, at_ms), "door-create", {**first.facts, **changed})
-
-
-def _recurrence(rng: random.Random, ids: Sequence[bytes], number: int) -> Happening:
-    """Something that comes again, for long enough that what goes wrong meets it."""
-    own = b"every-%d" % number
-    number += 4_000
-    every_ms = rng.choice((1_000, 1_500, 3_000))
-    count = rng.choice((1, 2, 4, 8))
-    facts = {
-        "id": own if rng.random() < 0.8 else rng.choice([i for i in ids if len(i) < 400] or [own]),
-        "due_in": every_ms,
-        "topic": rng.choices(("out", "slow-2", "slow-5", "no-1"), (80, 10, 5, 5))[0],
-        "value": b"%d." % number + b"v" * rng.choice((0, 3, 300)),
-        "dies": rng.random() < 0.1,
-        "change": f"r{number}",
-        "number": number,
-        "expires_in": None,
-        "after_due": False,
-        "every_ms": every_ms,
-        "count": count,
-        "missed": rng.choice(("one", "one", "all", "none")),
-        "jitter_ms": rng.choice((0, 0, 700)),
-        "end_in": rng.choice((None, None, 5_000, 12_000)),
-    }
-    return Happening(rng.random() * BUSY_MS * 0.7, "recur", facts)
-
-
-def _second_thought(rng: random.Random, first: Happening) -> Happening:
-    """Somebody changes it around the time when it is due."""
-    at_ms = first.at_ms + max(0, first.facts["due_in"]) + rng.choice((-2_100, -300, 5, 50, 800))
-    kind = rng.choice(("cancel", "schedule", "door-cancel", "door-move", "door-get"))
-    number = first.facts["number"] + 1_000
-    changed = {"value": b"%d." % number, "change": f"d{number}".encode(), "number": number}
-    return Happening(max(first.at_ms + 1, at_ms), kind, {**first.facts, **changed})
-
-
-def _fault(rng: random.Random, kind: str) -> Happening:
-    facts = {
-        "on": rng.choice(rng.choice((("",), BUSY_STEPS, BUSY_STEPS, VERBS))),
-        "when": rng.choice(("before", "after")),
-        "skip": rng.choice((0, 0, 0, 1, 2, 5, 20)),
-        "pick": rng.randrange(1_000),
-        "ms": rng.choice((100, 300, 800, 1_500, 4_000, 7_000, 12_000)),
-        "steps": rng.choice((1, 2, 4, 8, 16, 40, 100, 300)),
-        "one_shard": rng.random() < 0.3,
-        "another": rng.random() < 0.5,
-        "by_ms": rng.choice((-5_000, -500, 500, 5_000)),
-    }
-    if kind == "overtaken":
-        facts["on"] = "claimed"  # nothing is in a batch for long
-    return Happening(rng.random() * BUSY_MS, kind, facts)
 
 
 @dataclass
@@ -415,7 +207,7 @@ class Run:
             (names.TARGET_TOPIC, topic.encode()),
             (names.CALLER_SERVICE, b"%d" % (facts["number"] % 3)),
             *expiry_headers(expiry),
-            *tags_headers(_tags(facts["number"])),
+            *tags_headers(tags_of(facts["number"])),
         ]
         self._append(self.ledger.write(Version(id, due_ms, value, topic, expiry)), headers)
 
@@ -443,7 +235,8 @@ class Run:
         self._latest_ms = max(self._latest_ms, now_ms + (facts["count"] + 1) * facts["every_ms"])
         version = Version(id, plan.due_ms(id), value, topic, recurs=Recurring(plan))
         headers = [(name, text.encode()) for name, text in told.items()]
-        self._append(self.ledger.write(version), [*headers, *tags_headers(_tags(facts["number"]))])
+        headers += tags_headers(tags_of(facts["number"]))
+        self._append(self.ledger.write(version), headers)
 
     def _cancel(self, *, id: bytes, **_: Any) -> None:
         self._append(self.ledger.write(Version(id, None, None)), [])
@@ -474,7 +267,10 @@ class Run:
         versions = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up() or self.plan.horizon or self.ledger.losses:
             return
+        was_aside = self._is_aside(id)
         found = self.pending.get(id)
+        if found is None and was_aside and self._is_aside(id):
+            self.ledger._break(f"a door does not see {id!r}, which is set aside")
         newest = max(versions, key=lambda one: one.place, default=None)
         if newest is not None and newest.recurs:
             if found is None and self.ledger.is_owed(newest) and not newest.recurs.ended:
@@ -484,6 +280,9 @@ class Run:
             return
         if found is None and self.ledger.is_owed(newest) and not self._expired(newest):
             self.ledger._break(f"a door does not see {id!r}")
+
+    def _is_aside(self, id: bytes) -> bool:
+        return bool(self.real.hexists(self.pending.shard_of(id).keys["aside"], id))
 
     def _door_cancel(self, *, id: bytes, dies: bool, **_: Any) -> None:
         known = [v for v in self.ledger.by_id[id] if v.place is not None]
@@ -514,6 +313,8 @@ class Run:
             copy = self.ledger.write(Version(id, None, None))
             self._append(copy, [(names.CHANGE, change.encode())])
         alone = self.ledger.unsure[id] == 1 and not self.ledger.losses
+        if answer is Answer.UNKNOWN and found is not None and found == self.pending.get(id):
+            self.ledger._break(f"a door does not take back {id!r}, which is there")
         if answer is Answer.UNKNOWN and found is not None and alone and not found.plan:
             for version in self.ledger.by_value[found.record.value]:
                 # What its target has refused, or what has expired, waits as a rejected record.
@@ -578,7 +379,7 @@ class Run:
         if self.plan.horizon or not self._caught_up():
             return
         due_ms = self.world.now_ms() + due_in
-        tags, record = _tags(number), Record(topic=topic, value=value)
+        tags, record = tags_of(number), Record(topic=topic, value=value)
         one = Schedule(id=id, due_ms=due_ms, record=record, tags=tags)
         try:
             held, _ = put_if(self.pending, one, only_if=only_if, reserve_ms=CATCH_UP_MS)
@@ -663,6 +464,7 @@ class Run:
         if process is None:
             return False
         self.world.freeze(process, what.facts["ms"])
+        self.ledger.slept = True
         if what.facts["another"]:
             self.world.after(100, lambda: self.simulation.serve())
         return True
@@ -678,6 +480,7 @@ class Run:
         if task is None:
             return False
         task.asleep_until = self.world.elapsed + what.facts["ms"]
+        self.ledger.slept = True
         # A cluster gives up an executor it does not hear from; what that one sends may arrive.
         task.zombie = self.plan.cluster
         task.lost = what.facts["another"]
@@ -887,7 +690,7 @@ def search(
     real: Any,
     *,
     seconds: float,
-    faults: Sequence[str] = FAULTS,
+    focus: Focus | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[int, Outcome] | None:
     """Runs from `seed` on, until one breaks a promise or the time is over."""
@@ -897,7 +700,7 @@ def search(
     excused: Counter[str] = Counter()
     found = None
     while time.monotonic() - began < seconds and found is None:
-        outcome = run(Plan.drawn(seed + runs, faults=faults), real)
+        outcome = run(Plan.drawn(seed + runs, focus), real)
         steps, runs = steps + outcome.steps, runs + 1
         happened.update(outcome.faults)
         excused.update(outcome.excused)

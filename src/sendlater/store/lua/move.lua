@@ -44,19 +44,16 @@ if change ~= '' then
     end
     redis.call('ZADD', changes, now_ms, change)
 end
-local moved = '\207' .. struct.pack('>I8', due_ms) .. packed
-if set_aside then
-    redis.call('HSET', aside, id, moved)
-else
-    local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
-    redis.call('ZADD', due, due_ms, id)
-    if instead ~= '' then
-        redis.call('HSET', record, id, instead)
-    end
-    index(id, due_ms, (tags_of(packed, 1)))
-    if due_ms < head then
-        redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
-    end
+local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or '') or math.huge
+-- What was set aside is pending again: when it is due, its target is asked anew.
+redis.call('HDEL', aside, id)
+redis.call('ZADD', due, due_ms, id)
+if set_aside or instead ~= '' then
+    redis.call('HSET', record, id, packed)
+end
+index(id, due_ms, (tags_of(packed, 1)))
+if due_ms < head then
+    redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', due_ms)
 end
 redis.call('HINCRBY', tally, 'rescheduled', 1)
-return {'moved', moved}
+return {'moved', '\207' .. struct.pack('>I8', due_ms) .. packed}

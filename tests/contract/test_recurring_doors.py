@@ -129,6 +129,8 @@ def test_rest_takes_and_shows_a_plan(api):
         ({"every": "soon"}, "every"),
         ({"every": 0.1}, "at least 1 s"),
         ({"cron": "0 9 * *"}, "five fields"),
+        ({"cron": "0 0 30 2 *"}, "day of month"),
+        ({"every": "40000d"}, "within 3660 days"),
         ({"zone": "Europe/Paris"}, "one of every and cron"),
         ({"every": "15m", "count": 1.5}, "count"),
         ({"every": "15m", "expires": "+5h"}, "without expires"),

@@ -106,6 +106,10 @@ def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space
 @pytest.mark.parametrize(
     ("headers", "detail"),
     [
+        ([(names.EVERY, b"40000d")], "expected a first time within 3660 days, got 2"),
+        ([EVERY, (names.START, b"2300-01-01T00:00:00Z")], "within 3660 days, got 2300-01-01"),
+        ([EVERY, (names.COUNT, b"9" * 30)], "count: expected 1 to "),
+        ([(names.CRON, b"0 0 30 2 *")], "day of month"),
         ([(names.EVERY, b"soon")], "sendlater-every: expected a duration"),
         ([(names.EVERY, None)], "sendlater-every: expected a duration"),
         ([EVERY, SOON], "without sendlater-due-ms"),
@@ -135,7 +139,7 @@ def test_a_plan_that_cannot_be_meant_is_rejected(
     assert (rejected.record.topic, rejected.record.key) == ("rejected", b"id")
     assert rejected.record.headers[: len(record.headers)] == record.headers
     told = dict(rejected.record.headers)
-    assert told[names.REJECTED] == b"bad-plan"
+    assert told[names.REJECTED] == (b"too-far" if "3660 days" in detail else b"bad-plan")
     assert detail in told[names.REJECTED_DETAIL].decode()
     assert told[names.ORIGIN] == b"schedules/1/0"
     assert pending.counts()["rejected"] == 1

@@ -317,6 +317,17 @@ def test_a_bulk_change_leaves_what_is_paused(api):
 # ---- the command line --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shift", ["1h", "-1h"])
+def test_what_is_paused_does_not_stop_a_shift_of_the_others(api, shift):
+    for n in range(2):
+        api.post("/v1/schedules", json={"topic": "t", "value": "v", "id": f"{n}", "delay": "5h"})
+    api.post("/v1/schedules", json={"topic": "t", "value": "v", "id": "i", **FAR})
+    api.post("/v1/schedules/i:pause")
+    told = api.post("/v1/schedules:reschedule", json={"topic": "t", "shift": shift}).json()
+    assert told["changed"] == 2, told
+    assert api.get("/v1/schedules/i").json()["due_ms"] == PAUSED_MS
+
+
 def test_the_command_line_pauses_resumes_and_triggers(sendlater, scheduler):  # noqa: F811
     scheduler.send_later("t", "v", every="15m", id="i")
     assert sendlater("pause", "i")[0].split() == ["i", "paused"]

@@ -248,6 +248,17 @@ def test_filters_are_pushed_down_and_change_nothing(spark, options, hundred, whe
     assert sorted(int(row.value) for row in found) == list(numbers)
 
 
+def test_what_is_pending_is_read_where_filters_are_not_pushed_down(spark, options, hundred):
+    """Spark's default."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        found = pending(spark, options)
+        assert found.count() == 100
+        assert [row.id for row in found.where("id = 'x-7'").collect()] == ["x-7"]
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
 def test_filters_narrow_what_is_read(options, hundred):
     """What Spark filters away again must not have been read at first."""
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, StringStartsWith

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BooleanType, DayTimeIntervalType, StringType, StructType
 
 from sendlater import Scheduler
+from sendlater.config import Settings
 from sendlater.dialects.recurrence import PLAN_HEADERS
 from sendlater.errors import BadRequest
 from sendlater.spark.datasource import schedule_writer
@@ -19,6 +20,7 @@ HOUR_MS = 3_600_000
 def scheduled(**row):
     writer = object.__new__(schedule_writer._Scheduling)
     writer.topic, writer.due_ms, writer.delay_ms = "t", None, HOUR_MS
+    writer.settings = Settings()
     return writer._schedule({"value": "v", **row}, default_id="i", now_ms=HOUR_MS)
 
 
@@ -36,6 +38,7 @@ def test_tags_are_an_array_of_text():
 def test_a_row_has_the_tags_of_its_column():
     writer = object.__new__(schedule_writer._Scheduling)
     writer.topic, writer.due_ms, writer.delay_ms = "t", 5, None
+    writer.settings = Settings()
 
     def made(tags):
         row = {"value": "v", "tags": tags}
@@ -93,7 +96,9 @@ def test_a_row_recurs(row, due_ms, plan):
         ({"cron": "0 9 * *"}, "cron: .*'0 9 . .'"),
         ({"cron": "0 9 * * *", "zone": "Paris"}, "zone: .*'Paris'"),
         ({"every": 60, "start": "noon"}, "start: .*'noon'"),
-        ({"every": 60, "count": 0}, "count: expected 1 or more, got 0"),
+        ({"every": 60, "count": 0}, "count: expected 1 to .*, got 0"),
+        ({"every": "40000d"}, "within 3660 days, got every: '40000d'"),
+        ({"every": 60, "start": "2300-01-01T00:00:00Z"}, "within 3660 days, got start: '2300"),
         ({"every": 60, "jitter": "1d"}, "jitter: .*86400000"),
         ({"every": 60, "missed": "some"}, "missed: .*'some'"),
         ({"zone": "Europe/Paris"}, "expected one of every and cron"),

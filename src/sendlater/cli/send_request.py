@@ -121,7 +121,13 @@ class SendRequest:
         now_ms = time.time_ns() // 1_000_000
         schedule_id = _utf8("id", str(ULID()) if self.id is None else self.id)
         plan = self._plan(schedule_id, now_ms)
-        due_ms = plan.due_ms(schedule_id) if plan else self._due_ms(now_ms, settings)
+        due_ms = plan.due_ms(schedule_id) if plan else self._due_ms(now_ms)
+        if due_ms > now_ms + settings.max_delay_days * 86_400_000:
+            given = self.delay or self.at or self.start or self.every or self.cron
+            raise BadTime(
+                f"expected a time within {settings.max_delay_days} days (setting max_delay_days), "
+                f"got {given}"
+            )
         if self.spread is not None:
             due_ms += share_of(duration_ms(str(self.spread)), schedule_id)
         if len(self.value) > settings.max_payload_bytes:
@@ -175,20 +181,13 @@ class SendRequest:
             partition=self.partition,
         )
 
-    def _due_ms(self, now_ms: int, settings: Settings) -> int:
+    def _due_ms(self, now_ms: int) -> int:
         if (self.delay is None) == (self.at is None):
             came = "neither" if self.delay is None else "both"
             raise BadTime(f"expected one of delay and at, got {came}")
         if self.delay is not None:
-            due_ms = now_ms + duration_ms(str(self.delay))
-        else:
-            due_ms = instant_ms(str(self.at), now_ms=now_ms)
-        if due_ms > now_ms + settings.max_delay_days * 86_400_000:
-            raise BadTime(
-                f"expected a time within {settings.max_delay_days} days (setting max_delay_days), "
-                f"got {self.at if self.delay is None else self.delay}"
-            )
-        return due_ms
+            return now_ms + duration_ms(str(self.delay))
+        return instant_ms(str(self.at), now_ms=now_ms)
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, SendRequest | BadRequest]]:

@@ -45,7 +45,10 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
             if again is not None and after_ms < (again - EPOCH) // MS < (found - EPOCH) // MS:
                 found = again
     except (CronSimError, AssertionError) as error:
-        raise BadRequest(f"cron: expected five fields, got {cron[:100]!r}: {error}") from None
+        raise BadRequest(
+            f"cron: expected minute, hour, day of month, month and day of week that can be, "
+            f"got {cron[:100]!r}: {error}"
+        ) from None
     except (OverflowError, ValueError):  # after the year 9999
         return None
     return None if found is None else (found - EPOCH) // MS

@@ -242,7 +242,7 @@ def make_plan(
     if cron is None and zone is not None:
         raise BadRequest("zone: expected it only beside cron: an interval is the same everywhere")
     if count is not None and not 1 <= count < 2**53:
-        raise BadRequest(f"count: expected 1 or more, got {count}")
+        raise BadRequest(f"count: expected 1 to {2**53 - 1}, got {str(count)[:100]}")
     if missed not in (None, *MISSED):
         raise BadRequest(f"missed: expected {', '.join(MISSED)}, got {str(missed)[:100]!r}")
     plan = Plan(
@@ -327,7 +327,8 @@ def _read(grammar: Callable[[str], int], given: Mapping[str, str], word: str) ->
     if word not in given:
         return None
     try:
-        return min(grammar(given[word]), DUE_MS_MAX)
+        found = grammar(given[word])
+        return found if word == "count" else min(found, DUE_MS_MAX)
     except BadTime as error:
         raise BadRequest(f"{PLAN_HEADERS[word]}: {error}") from None
 

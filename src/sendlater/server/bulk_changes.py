@@ -13,7 +13,7 @@ from ulid import ULID
 from sendlater.clock import Clock
 from sendlater.errors import BadRequest, Unavailable
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX
-from sendlater.model import Schedule, State
+from sendlater.model import PAUSED_MS, Schedule, State
 from sendlater.operations.schedules import Changed, Operations
 from sendlater.server.problems import PartlyDone, Problem
 from sendlater.server.topic_records import REDRIVEN
@@ -116,8 +116,10 @@ class Bulk:
         """Refuse, with BadTime, due times that are too far away."""
         if plan.action == "move":
             self._operations.check_due(plan.to_ms)
-        elif plan.action == "shift" and found:
-            self._operations.check_due(found[-1].due_ms + plan.by_ms)
+        elif plan.action == "shift":
+            # What is paused answers so, and stays.
+            latest_ms = max((one.due_ms for one in found if one.due_ms != PAUSED_MS), default=0)
+            self._operations.check_due(latest_ms + plan.by_ms)
         elif plan.action == "spread" and found:
             self._operations.check_due(found[0].due_ms + plan.by_ms)
 

@@ -1,12 +1,17 @@
 """Reads the plans of recurring schedules on their way into the store."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sendlater.dialects import names
-from sendlater.dialects.recurrence import Plan, check_id, read_headers, read_text
-from sendlater.errors import BadRequest
+from sendlater.dialects.cron import DAY_MS
+from sendlater.dialects.recurrence import Plan, check_id, read_headers, read_text, shown_at
+from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import REJECTED_DETAIL_CHARS_MAX
 from sendlater.model import DUE_MS_MAX, Reason
+
+if TYPE_CHECKING:
+    from sendlater.config import Settings
 
 RECURS = "recurs "
 """Beginning of the `change` of a recurring schedule; the name of its change follows, if any."""
@@ -26,28 +31,39 @@ class Parked(NamedTuple):
     plan: str
 
 
-def read_plan(
-    schedule_id: bytes,
-    change: str,
-    row: tuple[Any, ...],
-    *,
-    rejected_topic: str,
-    keep_input_headers: bool = False,
-) -> Parked:
-    """A decoded row with a plan, whose headers are those of the inbox record."""
+@dataclass(frozen=True)
+class PlanReader:
+    """Reads plans as these settings want it; travels to tasks."""
+
+    rejected_topic: str = "rejected"
+    keep_input_headers: bool = False
+    max_delay_days: int = 3_660
+
+    @classmethod
+    def of(cls, settings: "Settings") -> "PlanReader":
+        """As an installation wants it."""
+        return cls(**{one.name: getattr(settings, one.name) for one in fields(cls)})
+
+    def read(self, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
+        """A decoded row with a plan, whose headers are those of the inbox record."""
+        return _read_row(self, schedule_id, change, row)
+
+
+def _read_row(how: PlanReader, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
     _, _, _, value, headers, *_, origin, partition, at, stamp_ms = row
     first: dict[str, bytes | None] = {}
     for header in headers:
         first.setdefault(header["key"], header["value"])
-    removed = (*names.STALE, names.PLAN) if keep_input_headers else names.CONTROL
+    removed = (*names.STALE, names.PLAN) if how.keep_input_headers else names.CONTROL
     if names.COPIED in first:
         removed = (*removed, names.COPIED, names.ORIGIN_TIMESTAMP_MS)
     try:
-        plan, due_ms = _read(schedule_id, first, _written_ms(first, stamp_ms))
+        plan, due_ms = _read(schedule_id, first, _written_ms(first, stamp_ms), how.max_delay_days)
     except BadRequest as error:
+        reason = Reason.TOO_FAR if isinstance(error, BadTime) else Reason.BAD_PLAN
         place = f"{origin}/{partition}/{at}"
         told = {
-            names.REJECTED: Reason.BAD_PLAN.value,
+            names.REJECTED: reason.value,
             names.REJECTED_DETAIL: str(error)[:REJECTED_DETAIL_CHARS_MAX],
             names.ORIGIN: place,
             names.ORIGIN_TIMESTAMP_MS: str(stamp_ms),
@@ -56,9 +72,9 @@ def read_plan(
             *headers,
             *({"key": n, "value": v.encode(errors="replace")} for n, v in told.items()),
         ]
-        rejected = (rejected_topic, None, schedule_id, value, kept, "rejected", None, None, None)
+        rejected = (how.rejected_topic, None, schedule_id, value, kept, "rejected")
         id = place.replace("/", "-").encode()
-        return Parked(id, max(stamp_ms, 0), None, (*rejected, *row[-4:]), "")
+        return Parked(id, max(stamp_ms, 0), None, (*rejected, None, None, None, *row[-4:]), "")
     kept = [header for header in headers if header["key"] not in removed]
     change = change.removeprefix(RECURS)
     if plan is None:
@@ -87,10 +103,10 @@ def _written_ms(headers: dict[str, bytes | None], stamp_ms: int) -> int:
 
 
 def _read(
-    schedule_id: bytes, headers: dict[str, bytes | None], stamp_ms: int
+    schedule_id: bytes, headers: dict[str, bytes | None], stamp_ms: int, days_max: int
 ) -> tuple[Plan | None, int]:
     """The plan and the due time of its next occurrence; no plan of one that is beside it. Raises
-    BadRequest."""
+    BadTime if the first occurrence is too far away, and BadRequest."""
     text = headers.get(names.PLAN)
     due = (headers.get(names.DUE_MS) or b"").decode(errors="replace")
     moved = due.isascii() and due.isdigit() and int(due[:20]) <= DUE_MS_MAX
@@ -106,4 +122,8 @@ def _read(
         if name in headers:
             raise BadRequest(f"expected a plan without {name}: that is for what comes once")
     plan = read_headers(headers, now_ms=stamp_ms)
-    return plan, plan.due_ms(schedule_id)
+    due_ms = plan.due_ms(schedule_id)
+    if due_ms - stamp_ms > days_max * DAY_MS:
+        first = shown_at(plan.planned_ms, plan.zone)
+        raise BadTime(f"expected a first time within {days_max} days, got {first}")
+    return plan, due_ms

@@ -48,6 +48,19 @@ class Part(InputPartition):
     ids: tuple[str, ...] | None = None
 
 
+class _PushFilters:
+    """The reader's `pushFilters`. Where pushing down is off, Spark refuses a reader that has one of
+    its own, and off is Spark's default: so this looks like the one that every reader has."""
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: "PendingReader") -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.narrow(filters)
+
+
 class PendingReader(DataSourceReader):
     """Lives on the driver, except `read`, which runs in tasks."""
 
@@ -58,7 +71,12 @@ class PendingReader(DataSourceReader):
         self.topics: frozenset[str] | None = None
         self.ids: frozenset[str] | None = None
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+    @property
+    def pushFilters(self) -> _PushFilters:
+        """Takes filters; see `narrow`."""
+        return _PushFilters(self)
+
+    def narrow(self, filters: list[Filter]) -> list[Filter]:
         """Read less where possible. Spark filters each row again, so reading too much is safe."""
         for one in filters:
             self._narrow(one)

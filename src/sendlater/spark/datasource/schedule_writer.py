@@ -37,8 +37,9 @@ from sendlater.clock import SystemClock
 from sendlater.dialects import duration_ms, instant_ms, share_of
 from sendlater.dialects.recurrence import PLAN_HEADERS
 from sendlater.dialects.tags import checked_tags
-from sendlater.errors import BadRequest, ConditionFailed
+from sendlater.errors import BadRequest, BadTime, ConditionFailed
 from sendlater.model import Expiry, Record, Schedule
+from sendlater.operations.acceptance import check_due
 from sendlater.operations.arguments import EPOCH, checked_expiry, planned, span_ms, to_ms
 from sendlater.operations.conditions import ONLY_IF, checked_condition
 from sendlater.operations.local_transport import LocalTransport, open_local
@@ -131,6 +132,7 @@ class _Scheduling:
         due_ms = plan.due_ms(schedule_id) if plan else self._due_ms(row, now_ms)
         if (spread := row.get("spread")) is not None:
             due_ms += share_of(_span_ms("spread", spread), schedule_id)
+        self._check_reach(row, due_ms, now_ms)
         return Schedule(
             id=schedule_id,
             due_ms=due_ms,
@@ -145,6 +147,18 @@ class _Scheduling:
                 partition=row.get("partition"),
             ),
         )
+
+    def _check_reach(self, row: dict[str, Any], due_ms: int, now_ms: int) -> None:
+        """Raises BadTime if intake would reject the due time as too far away."""
+        try:
+            check_due(due_ms, settings=self.settings, now_ms=now_ms)
+        except BadTime as error:
+            named = (
+                name for name in ("start", *TIMES, "every", "cron") if row.get(name) is not None
+            )
+            name = next(named, None)
+            told = "option due or delay" if name is None else f"{name}: {row[name]!r}"
+            raise BadTime(f"{error}, got {told}") from None
 
     def _due_ms(self, row: dict[str, Any], now_ms: int) -> int:
         for name in TIMES:

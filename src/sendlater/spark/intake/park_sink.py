@@ -12,7 +12,7 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
-from sendlater.spark.plans import RECURS, of_version, read_plan
+from sendlater.spark.plans import RECURS, PlanReader, of_version
 from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
@@ -39,8 +39,11 @@ class ParkWriter(DataSourceStreamArrowWriter):
         self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
         self.check_targets = options.get("check_targets", "false") == "true"
         self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
-        self.rejected_topic = options.get("rejected_topic", "rejected")
-        self.keep_input_headers = options.get("keep_input_headers", "false") == "true"
+        self.plans = PlanReader(
+            options.get("rejected_topic", "rejected"),
+            options.get("keep_input_headers", "false") == "true",
+            int(options.get("max_delay_days", PlanReader.max_delay_days)),
+        )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Park Arrow batches in the columns of `sendlater.dialects`, in the order they come."""
@@ -49,8 +52,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         pending = Pending(connect(self.url), space=self.space, shards=self.shards)
         try:
             task = ParkTask(pending, self.owner, self.check_targets, self.journals)
-            task.rejected_topic = self.rejected_topic
-            task.keep_input_headers = self.keep_input_headers
+            task.plans = self.plans
             ready = False
             for batch in iterator:
                 task.park(batch)
@@ -97,8 +99,7 @@ class ParkTask:
         self.rejected: Counter[tuple[int, bool]] = Counter()
         self.reasons: Counter[str] = Counter()
         self.check_targets = check_targets
-        self.rejected_topic, self.keep_input_headers = "rejected", False
-        """For what has a plan: see `read_plan`."""
+        self.plans = PlanReader()
         self.known: set[str] = set()
         self.known_until_ms = 0.0
         self.spans = spans_of("park", self.clock)
@@ -165,13 +166,7 @@ class ParkTask:
         *_, from_partition, at, _ = row
         plan = ""
         if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
-            schedule_id, due_ms, change, row, plan = read_plan(
-                schedule_id,
-                change,
-                row,
-                rejected_topic=self.rejected_topic,
-                keep_input_headers=self.keep_input_headers,
-            )
+            schedule_id, due_ms, change, row, plan = self.plans.read(schedule_id, change, row)
             shard = crc32(schedule_id) % len(self.shards)
         _, _, _, value, headers, dialect, *_ = row
         # A cancellation of only one version has that version as its value.

@@ -51,6 +51,7 @@ def start_intake(
         .option("check_targets", str(settings.on_kafka).lower())
         .option("rejected_topic", settings.rejected_topic)
         .option("keep_input_headers", str(settings.keep_input_headers).lower())
+        .option("max_delay_days", str(settings.max_delay_days))
         .option("checkpointLocation", str(checkpoint))
         .start()
     )

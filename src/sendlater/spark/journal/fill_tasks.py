@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import DUE_MS_MAX
-from sendlater.spark.plans import RECURS, Parked, read_plan
+from sendlater.spark.plans import RECURS, PlanReader
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
@@ -40,8 +40,7 @@ class FillTask:
     owner: int
     seen: tuple[Mapping[str, int], ...] | None = None
     """Positions that intake has read, per shard; intake itself reads what comes later."""
-    rejected_topic: str = "rejected"
-    keep_input_headers: bool = False
+    plans: PlanReader = field(default_factory=PlanReader)
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Per Arrow batch one row: how many schedules were written."""
@@ -71,7 +70,7 @@ class FillTask:
         ):
             plan = ""
             if change is not None and change.startswith(RECURS):
-                schedule_id, due_ms, _, row, plan = self._read_plan(schedule_id, change, row)
+                schedule_id, due_ms, _, row, plan = self.plans.read(schedule_id, change, row)
                 shard = crc32(schedule_id) % len(rows)
             dialect, origin = row[5], row[-4:]
             if self.seen is not None and origin[2] >= self._seen(shard, origin):
@@ -85,15 +84,6 @@ class FillTask:
                 count += self._write(pending, shard, rows[shard], rejected[shard])
                 rows[shard], rejected[shard] = [], 0
         return count + sum(self._write(pending, n, rows[n], rejected[n]) for n in range(len(rows)))
-
-    def _read_plan(self, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
-        return read_plan(
-            schedule_id,
-            change,
-            row,
-            rejected_topic=self.rejected_topic,
-            keep_input_headers=self.keep_input_headers,
-        )
 
     def _seen(self, shard: int, origin: Sequence[Any]) -> int:
         assert self.seen is not None

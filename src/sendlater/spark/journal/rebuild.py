@@ -13,6 +13,7 @@ from sendlater.errors import BadSettings
 from sendlater.model import DUE_MS_MAX
 from sendlater.spark.journal.fill_tasks import FillTask, Planned, TaskProgress, plan
 from sendlater.spark.journal.standing import Ends, task_count
+from sendlater.spark.plans import PlanReader
 from sendlater.store import Pending
 from sendlater.store.rebuild import JournalCopy
 
@@ -41,8 +42,7 @@ class Filling:
             space=settings.space,
             shards=settings.shards,
             owner=owner,
-            rejected_topic=settings.rejected_topic,
-            keep_input_headers=settings.keep_input_headers,
+            plans=PlanReader.of(settings),
         )
         self.journals = topics.identity(settings.journals) if settings.journals else ""
 

@@ -24,6 +24,7 @@ from sendlater.dialects.names import EVENT_ERROR, EVENT_TYPE
 from sendlater.model import Record, Schedule
 from sendlater.server.auth import new_token
 from sendlater.server.process import HttpProcess
+from sendlater.store import Batch
 
 pytestmark = pytest.mark.story
 
@@ -446,6 +447,41 @@ def test_a_recurring_schedule_is_paused_triggered_and_resumed(browser, alone):
         expect(page.locator("#next li")).to_have_count(10)
         for verb in ("paused", "triggered", "resumed"):
             expect(page.locator("#life")).to_contain_text(verb)
+
+
+def test_limits_say_what_waits_for_them(browser, redis_url):
+    """Of each topic with a limit; and the table tells when something comes again."""
+    limits = {"sms": {"per_second": 0.5}, "mail": {"per_second": 1_500}}
+    settings = Settings(redis=redis_url, space="limited", http_addr="127.0.0.1:0", limits=limits)
+    served = HttpProcess(settings, redis_url=redis_url)
+    try:
+        one = Installation(served.url, redis_url, "limited", {})
+        one.park(
+            Schedule(
+                id=b"%d" % n,
+                due_ms=1,
+                record=Record(topic="sms", value=b"v", headers=[("CALLER_SERVICE", b"shop")]),
+            )
+            for n in range(7)
+        )
+        owner = one.pending.fence()
+        batch = Batch(0, one.pending.open_lane(0, owner=owner), end_ms=9, number=1)
+        for shard in one.pending.shards:
+            no_token = ["sms", "2000", "1000", "0", "0", "0"]
+            shard.claim(batch, owner=owner, now_ms=9, count_max=99, limits=no_token)
+        with one.scheduler() as s:
+            s.send_later("polls", "m", id="poll", every="15m")
+        with opened(browser, one) as page:
+            rows = page.locator("#limits tbody tr")
+            expect(rows).to_have_count(2)
+            expect(rows.nth(0)).to_contain_text(re.compile(r"^mail1,5000"))
+            expect(rows.nth(1)).to_contain_text(re.compile(r"^sms0\.5714\.0 sshop 7"))
+            result = Axe().run(page)
+            assert not result.violations_count, result.generate_report()
+            page.goto("/?columns=topic,again")
+            expect(page.locator("#schedules tbody")).to_contain_text("every 15.0 min")
+    finally:
+        served.close()
 
 
 # --- 5: looking back ----------------------------------------------------------------------------

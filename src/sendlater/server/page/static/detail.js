@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, given, guard, iso, query, say, span, state, time, undone, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, query, say, span, state, time, undone, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -69,11 +69,6 @@ function drawVersions(versions) {
 // --- coming again ---
 const NEXT = 10;
 const MISSED = { one: "one, late", none: "none", all: "all, late" };
-function inWords(plan) {
-  const jitter = plan.jitter_ms ? `, up to ${span(plan.jitter_ms)} later` : "";
-  if (!plan.cron) return `every ${span(plan.every_ms)}${jitter}`;
-  return `at ${plan.cron} (minute, hour, day of month, month, day of week), ${plan.zone ?? "UTC"}${jitter}`;
-}
 async function showPlan(plan) {
   $("#plan-part").hidden = !plan;
   if (!plan) return;

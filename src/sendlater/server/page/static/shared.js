@@ -84,6 +84,12 @@ export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
 export const badge = (text, kind = "") => el("span", { class: `badge ${kind}` }, text);
 const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad" };
 export const state = (name) => badge(name, KINDS[name] ?? "");
+// When a recurring schedule comes.
+export function inWords(plan) {
+  const jitter = plan.jitter_ms ? `, up to ${span(plan.jitter_ms)} later` : "";
+  if (!plan.cron) return `every ${span(plan.every_ms)}${jitter}`;
+  return `at ${plan.cron} (minute, hour, day of month, month, day of week), ${plan.zone ?? "UTC"}${jitter}`;
+}
 export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });
 
 // --- theme, times ---

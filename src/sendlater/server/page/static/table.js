@@ -1,11 +1,12 @@
 // The table of schedules: pages, columns, rows that are selected, and the keys.
-import { $, ask, can, count, el, given, onKey, pageOf, query, remember, state, when } from "./shared.js";
+import { $, ask, can, count, el, given, inWords, onKey, pageOf, query, remember, state, when } from "./shared.js";
 import { FIELDS, read, write } from "./search.js";
 
 const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
 const COLUMNS = {
   state: ["state", (one) => state(one.state)],
   due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
+  again: ["comes again", (one) => (one.plan ? inWords(one.plan) : "")],
   topic: ["topic", (one) => one.topic],
   tags: ["tags", (one) => (one.tags ?? []).join(", ")],
   caller: ["caller", (one) => one.caller || ""],

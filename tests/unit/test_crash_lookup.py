@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable
-from sendlater.model import Record, Schedule
+from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.delivery import crash_lookup
 from sendlater.store.codec import pack
 
@@ -80,3 +80,25 @@ def test_a_look_up_that_keeps_failing_does_not_stop_delivery(lookup: Any) -> Non
     with capture_logs() as told:
         assert lookup.settle(owner=1) == 0
     assert [one["rows"] for one in told] == [1]
+
+
+@pytest.mark.parametrize("topic", ["t", "rejected", "dead-letters"])
+def test_a_row_has_arrived_wherever_it_went(topic: str) -> None:
+    """A store that went back may have forgotten that it was refused, or had expired."""
+    settings = Settings(
+        bootstrap_servers="kafka:9092",
+        inboxes=({"topic": "in", "journal": True},),
+        history_topic="history",
+    )
+    found = crash_lookup.Found()
+    look_up: Any = crash_lookup.CrashLookup(None, settings, None, None)  # type: ignore[arg-type]
+    one = Schedule(
+        id=b"a",
+        due_ms=1,
+        record=Record(topic="t", value=b"v"),
+        origin=Origin(topic="in", partition=0, position=7, timestamp_ms=1),
+    )
+    copies = {("history", False)} if topic == "t" else set()
+    look_up._judge(0, one, {(topic, False), ("in", True), *copies}, found)
+    look_up._judge(1, one, {("in", True)}, found)
+    assert (found.arrived, found.owed, found.torn) == ({0}, set(), {1})

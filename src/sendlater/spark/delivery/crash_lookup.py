@@ -80,6 +80,9 @@ class CrashLookup:
         self._pending, self._topics = pending, topics
         self._away = False
         self._failures = 0
+        self._instead = {settings.rejected_topic, settings.expired_topic} - {""}
+        """Where a row may be instead of its target, under its place as its id: refused or expired
+        after it was claimed; a store that went back may have forgotten that."""
 
     def settle(self, *, owner: int, lane: int | None = None) -> int:
         """Settle what is found; returns how many rows. `release` takes the others.
@@ -156,8 +159,7 @@ class CrashLookup:
     def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
         schedules = [row.schedule for row in rows]
         readable = readable_topics(self._topics, {s.record.topic for s in schedules})
-        # A row refused after it was claimed is on the rejected topic; its id there is its place.
-        rejected = readable_topics(self._topics, {self._settings.rejected_topic})
+        rejected = readable_topics(self._topics, self._instead)
         topics = sorted(readable | rejected | self._after_delivery(schedules))
         if not topics:
             return Found()
@@ -194,10 +196,11 @@ class CrashLookup:
         origin = schedule.origin
         in_journal = origin is not None and origin.topic in self._settings.journals
         tombstone = in_journal and origin is not None and (origin.topic, True) in at
-        if at & {(schedule.record.topic, False), (self._settings.rejected_topic, False)}:
+        instead = any((topic, False) in at for topic in self._instead)
+        if instead or (schedule.record.topic, False) in at:
             found.arrived.add(number)
             history = self._settings.history_topic
-            settled = not history or schedule.dialect == "rejected" or (history, False) in at
+            settled = not history or instead or (history, False) in at
             if in_journal and not (tombstone and settled):
                 found.owed.add(number)
         elif tombstone:

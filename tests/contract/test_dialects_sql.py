@@ -302,8 +302,9 @@ def test_a_tombstone_of_ours_on_a_journal_is_never_rejected(spark):
     assert [row["dialect"] for row in decode(spark, records)][1] == "rejected"
 
 
-def test_a_tombstone_about_a_rejected_record_names_the_id_that_it_waited_under(spark):
-    """Whatever the record came with: ours come first, and only the place of the version counts."""
+def test_a_tombstone_names_the_id_that_its_record_waited_under(spark):
+    """Of a rejected record its place, of an occurrence its planned time; whatever the record came
+    with: ours come first, and only the place of the version counts."""
     chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
     done, waited = (names.ORIGIN, b"schedules/1/7"), (names.ID, b"schedules-1-7")
     stale = [(names.ID, b"a"), (names.ORIGIN, b"schedules/0/1")]
@@ -311,13 +312,22 @@ def test_a_tombstone_about_a_rejected_record_names_the_id_that_it_waited_under(s
         spark,
         [
             Record(topic="schedules", key=b"a", value=None, headers=headers)
-            for headers in ([waited, done, *stale], [(names.ID, b"a"), done], [done], [waited])
+            for headers in (
+                [waited, done, *stale],
+                [(names.ID, b"a@1800"), done],
+                [(names.ID, b"a"), done],
+                [(names.ID, b"a@1800x"), done],
+                [(names.ID, b"b@1800"), done],
+                [(names.ID, b"\xff@1"), done],
+                [done],
+                [waited],
+            )
         ],
         chosen,
     )
-    assert [row["id"] for row in rows] == [b"a"] * 4
-    assert [row["value"] for row in rows] == [b"schedules/1/7"] * 3 + [None]
-    assert [row["change"] for row in rows] == ["waited schedules-1-7", None, None, None]
+    assert [row["id"] for row in rows] == [b"a"] * 8
+    assert [row["value"] for row in rows] == [b"schedules/1/7"] * 7 + [None]
+    assert [row["change"] for row in rows] == ["waited schedules-1-7", "waited @1800"] + [None] * 6
 
 
 def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark):

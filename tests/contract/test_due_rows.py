@@ -197,14 +197,18 @@ def test_columns_say_the_expiry_and_the_spread_of_a_row():
     row = {"topic": "t", "value": "v", "id": "customer-17", "due": "2035-01-31T17:00:00Z"}
     columns = [StructField(name, StringType()) for name in (*row, "spread", "expires_after")]
     writer = ScheduleStreamWriter({"redis.url": "redis://nobody:1"}, StructType(columns))
-    plain = writer._schedule(row, default_id="x", now_ms=0)
+    plain = writer._schedule(row, default_id="x", now_ms=1_900_000_000_000)
     told = writer._schedule(
-        row | {"spread": "1h", "expires_after": "10m"}, default_id="x", now_ms=0
+        row | {"spread": "1h", "expires_after": "10m"}, default_id="x", now_ms=1_900_000_000_000
     )
     assert told.due_ms - plain.due_ms == 590_096
     assert told.expires_ms == told.due_ms + 600_000
     assert plain.expiry is None
-    at = writer._schedule(row | {"expires": "2036-01-31T17:00:00Z"}, default_id="x", now_ms=0)
+    at = writer._schedule(
+        row | {"expires": "2036-01-31T17:00:00Z"}, default_id="x", now_ms=1_900_000_000_000
+    )
     assert at.expires_ms == 2_085_411_600_000
     with pytest.raises(BadRequest, match="expires"):
-        writer._schedule(row | {"expires": "2030-01-31T17:00:00Z"}, default_id="x", now_ms=0)
+        writer._schedule(
+            row | {"expires": "2030-01-31T17:00:00Z"}, default_id="x", now_ms=1_900_000_000_000
+        )

@@ -246,6 +246,28 @@ def test_intake_takes_the_copy_that_has_come_further(tags, spark, redis_url, spa
     assert ahead.is_overtaken(), "on the journal an older copy is the last"
 
 
+@pytest.mark.parametrize("words", [{}, {"count": 1}], ids=["one of many", "the last"])
+def test_what_a_delivery_has_left_takes_back_an_occurrence_that_still_waits(
+    words,
+    spark,  # noqa: F811
+    redis_url,
+    space,
+):
+    """It was put back or set aside, delivered, and then the store went back."""
+    occurrence, again = step(recurring(**words))
+    left = leaving(occurrence, ("schedules",))[1]
+    filler = replace(original(), key=b"other")
+    store = Store(spark, redis_url, space)
+    for one in filter(None, (occurrence, again)):
+        store.hold(one)
+    newer = replace(occurrence, origin=replace(occurrence.origin, position=9), id=b"i@newer")
+    store.hold(newer)
+    store.read(filler, left)
+    assert store.pending.get(occurrence.id) is None
+    assert store.pending.get(b"i") == again
+    assert store.pending.get(b"i@newer") == newer
+
+
 def test_a_copy_of_what_was_cancelled_is_buried(spark, redis_url, space):  # noqa: F811
     store = Store(spark, redis_url, space)
     store.read(replace(original(), key=b"other"), leaving(step(recurring())[0], ("schedules",))[1])

@@ -4,6 +4,7 @@ What Spark does in SQL between Kafka and us is done here in Python: decoding an 
 and making a delivery's records.
 """
 
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -345,7 +346,12 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     if entry.key is not None and entry.value is None:
         done = entry.header(names.ORIGIN) if topic in settings.journals else None
         waited = entry.header(names.ID)
-        about_rejected = done is not None and waited == done.replace(b"/", b"-")
+        if done is not None and waited == done.replace(b"/", b"-"):
+            told_id = waited
+        elif done is not None and waited and re.fullmatch(b"@[0-9]+", waited[len(entry.key) :]):
+            told_id = waited[len(entry.key) :]
+        else:
+            told_id = None
         body = (entry.key, None, *nothing, done, None, "headers")
     elif entry.key is not None and planned:
         # Its task reads the plan: see spark/plans.py.
@@ -374,8 +380,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     tags = (entry.header(names.TAGS) or b"").decode() or None
     tags = None if body[1] is None or body[-1] == "rejected" else tags
     change = entry.header(names.CHANGE)
-    if body[1] is None and about_rejected:
-        change = b"waited " + waited
+    if body[1] is None and told_id:
+        change = b"waited " + told_id
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()

@@ -203,8 +203,13 @@ def _scheduled(settings: "Settings") -> list[str]:
         "CASE WHEN if_text IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', if_text) "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END"
     )
-    # A tombstone about a rejected record tells the id it waited under.
-    waited = f"""{sql.header(sql.text(names.ID))}
+    # A tombstone tells the id that its record waited under, if that is not its key: of a rejected
+    # record its place, of an occurrence that of its schedule with the planned time.
+    told_id = sql.header(sql.text(names.ID))
+    planned = f"CAST(substring({told_id}, octet_length(key) + 1) AS STRING)"
+    occurred = f"""substring({told_id}, 1, octet_length(key)) = key
+    AND {sql.matches(planned, "@[0-9]+")}"""
+    waited = f"""{told_id}
     = CAST(translate({DONE}, '/', '-') AS BINARY)"""
     by_fate = {
         "id": (place, "id", "id"),
@@ -246,6 +251,7 @@ def _scheduled(settings: "Settings") -> list[str]:
         f"THEN concat(if({RECURS}, 'recurs again ', 'again '), "
         "concat_ws('/', topic, partition, copy_of)) "
         f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
+        f"WHEN done AND {occurred} THEN concat('waited ', {planned}) "
         f"WHEN {RECURS} AND reason IS NULL AND value IS NOT NULL "
         f"THEN concat('recurs ', coalesce({change}, '')) ELSE {change} END AS change",
     ]

@@ -29,6 +29,8 @@ class Parked(NamedTuple):
     change: str | None
     row: tuple[Any, ...]
     plan: str
+    waited: bytes | None = None
+    """Of a copy that a delivery has left on the journal: the id of the occurrence."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,13 @@ def _read_row(how: PlanReader, schedule_id: bytes, change: str, row: tuple[Any, 
         kept.append({"key": names.SCHEDULE, "value": first[names.SCHEDULE]})
         return Parked(schedule_id, due_ms, change or None, (*row[:4], kept, *row[5:]), "")
     meant = (*row[:4], kept, *row[5:])
+    waited = None
     if change.startswith(AGAIN):
         # The store compares how far two copies of a version have come.
-        change = f"{change} {plan.planned_ms} {plan.changes}"
-    return Parked(schedule_id, due_ms, change or None, meant, plan.text)
+        change, known_as = f"{change} {plan.planned_ms} {plan.changes}", first.get(names.ID)
+        is_its = known_as and known_as.startswith(schedule_id + b"@")
+        waited = known_as if is_its else None
+    return Parked(schedule_id, due_ms, change or None, meant, plan.text, waited)
 
 
 def of_version(row: tuple[Any, ...], change: str | None) -> tuple[Any, ...]:

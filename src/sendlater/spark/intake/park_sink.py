@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAITED = "waited "
-"""Beginning of the `change` of a rejected record's tombstone; the id it waited under follows."""
+"""Beginning of the `change` of a tombstone about what waited under another id, which follows; of an
+occurrence only what its id has behind that of its schedule, @PLANNED."""
 WARM_UP = -1
 """Partition of rows that only warm up what they pass."""
 TARGETS_REFRESH_MS = 2_000
@@ -164,9 +165,11 @@ class ParkTask:
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
         *_, from_partition, at, _ = row
-        plan = ""
+        plan, waited = "", None
         if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
-            schedule_id, due_ms, change, row, plan = self.plans.read(schedule_id, change, row)
+            schedule_id, due_ms, change, row, plan, waited = self.plans.read(
+                schedule_id, change, row
+            )
             shard = crc32(schedule_id) % len(self.shards)
         _, _, _, value, headers, dialect, *_ = row
         # A cancellation of only one version has that version as its value.
@@ -174,9 +177,15 @@ class ParkTask:
         packed = (value or "") if due_ms is None else pack_columns(stored, plan)
         if from_partition == WARM_UP:
             return
+        version: Any = packed
         if due_ms is None and change is not None and change.startswith(WAITED):
-            waited, change = change.removeprefix(WAITED).encode(), None
-            self._add(source, crc32(waited) % len(self.shards), at, (waited, "", packed))
+            told, change = change.removeprefix(WAITED), None
+            waited = schedule_id + told.encode() if told.startswith("@") else told.encode()
+        elif waited and change:
+            version = change.split()[1]
+        # What was claimed and put back waits where it was claimed, whatever its id is now.
+        for number in {crc32(waited) % len(self.shards), shard} if waited else ():
+            self._add(source, number, at, (waited, "", version))
         when: Any = "" if due_ms is None else due_ms
         if dialect == "rejected":
             when = min(due_ms or 0, now_ms)

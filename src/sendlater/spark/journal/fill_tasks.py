@@ -70,7 +70,7 @@ class FillTask:
         ):
             plan = ""
             if change is not None and change.startswith(RECURS):
-                schedule_id, due_ms, _, row, plan = self.plans.read(schedule_id, change, row)
+                schedule_id, due_ms, _, row, plan, _ = self.plans.read(schedule_id, change, row)
                 shard = crc32(schedule_id) % len(rows)
             dialect, origin = row[5], row[-4:]
             if self.seen is not None and origin[2] >= self._seen(shard, origin):

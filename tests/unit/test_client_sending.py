@@ -6,21 +6,17 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient
 from servers import until, wait_until
 from structlog.testing import capture_logs
 
 from sendlater import AsyncScheduler, Record, Scheduler
 from sendlater.brokers import kafka as brokers
-from sendlater.brokers.client_options import client_options
 from sendlater.brokers.kafka import KafkaBroker
-from sendlater.brokers.partition_reader import KafkaPartitions
 from sendlater.config import load
 from sendlater.errors import BadRequest, BrokerUnavailable
 from sendlater.model import Schedule
 from sendlater.operations.refused import Refused
 from sendlater.operations.schedules import Operations
-from sendlater.server.topic_records import KafkaTails
 
 IN_MEMORY = {"test.mock.num.brokers": "1", "log_level": "0"}
 """librdkafka's own broker, inside the producer."""
@@ -116,21 +112,6 @@ def test_reports_go_on_whatever_one_of_them_does():
         assert told.wait(20)
         wait_until(lambda: broker._open_bytes == 0, "nothing is open")
         assert broker._poller.is_alive()
-
-
-def test_to_ask_about_a_topic_does_not_make_it():
-    """A broker with auto.create.topics.enable makes what a producer asks for, and what it makes is
-    no journal. So is the broker here."""
-    settings = load(bootstrap_servers="127.0.0.1:1", kafka=IN_MEMORY)
-    reader, tails = KafkaPartitions(client_options(settings), ["journal"]), KafkaTails(settings)
-    with KafkaBroker(IN_MEMORY) as broker:
-        with pytest.raises(BrokerUnavailable, match="UNKNOWN_TOPIC_OR_PART"):
-            broker.ends("journal")
-        assert (reader.places(), tails.exists("journal")) == ([], False)
-        for admin in (broker._admin, reader._admin, tails._admin):
-            assert "journal" not in admin.list_topics(timeout=20).topics
-        assert AdminClient(IN_MEMORY).list_topics("journal", 20).topics["journal"].error is None
-    reader.close()
 
 
 def test_what_fails_in_send_many_is_told_to_its_caller_whoever_else_flushes(monkeypatch):

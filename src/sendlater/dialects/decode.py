@@ -203,14 +203,6 @@ def _scheduled(settings: "Settings") -> list[str]:
         "CASE WHEN if_text IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', if_text) "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END"
     )
-    # A tombstone tells the id that its record waited under, if that is not its key: of a rejected
-    # record its place, of an occurrence that of its schedule with the planned time.
-    told_id = sql.header(sql.text(names.ID))
-    planned = f"CAST(substring({told_id}, octet_length(key) + 1) AS STRING)"
-    occurred = f"""substring({told_id}, 1, octet_length(key)) = key
-    AND {sql.matches(planned, "@[0-9]+")}"""
-    waited = f"""{told_id}
-    = CAST(translate({DONE}, '/', '-') AS BINARY)"""
     by_fate = {
         "id": (place, "id", "id"),
         "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
@@ -250,11 +242,25 @@ def _scheduled(settings: "Settings") -> list[str]:
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         f"THEN concat(if({RECURS}, 'recurs again ', 'again '), "
         "concat_ws('/', topic, partition, copy_of)) "
-        f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
-        f"WHEN done AND {occurred} THEN concat('waited ', {planned}) "
+        f"{_waited()} "
         f"WHEN {RECURS} AND reason IS NULL AND value IS NOT NULL "
         f"THEN concat('recurs ', coalesce({change}, '')) ELSE {change} END AS change",
     ]
+
+
+def _waited() -> str:
+    """Branches of a CASE: a tombstone tells the id that its record waited under, if that is not its
+    key. Of a rejected record that is its place, of an occurrence that of its schedule with the
+    planned time."""
+    told_id = sql.header(sql.text(names.ID))
+    planned = f"CAST(substring({told_id}, octet_length(key) + 1) AS STRING)"
+    occurred = f"""substring({told_id}, 1, octet_length(key)) = key
+    AND {sql.matches(planned, "@[0-9]+")}"""
+    waited = f"{told_id} = CAST(translate({DONE}, '/', '-') AS BINARY)"
+    return (
+        f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
+        f"WHEN done AND {occurred} THEN concat('waited ', {planned})"
+    )
 
 
 def _finished(settings: "Settings") -> list[str]:

@@ -11,7 +11,7 @@ from ulid import ULID
 
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
-from sendlater.dialects import duration_ms, encode_headers, instant_ms, share_of
+from sendlater.dialects import duration_ms, encode_schedule, instant_ms, share_of
 from sendlater.dialects.recurrence import Plan, once_only
 from sendlater.dialects.tags import checked_tags
 from sendlater.errors import BadRequest, BadTime, NotSupported
@@ -154,15 +154,7 @@ class SendRequest:
             raise NotSupported(CANNOT_TAG)
         if plan and inbox in once_only(settings):
             raise NotSupported(CANNOT_RECUR)
-        return schedule, encode_headers(
-            schedule.record,
-            inbox=inbox,
-            id=schedule.id,
-            due_ms=due_ms,
-            expiry=schedule.expiry,
-            plan=schedule.plan,
-            tags=schedule.tags,
-        )
+        return schedule, encode_schedule(schedule, inbox=inbox)
 
     def _plan(self, schedule_id: bytes, now_ms: int) -> Plan | None:
         """The plan of a request that has one. Raises BadRequest, BadTime."""

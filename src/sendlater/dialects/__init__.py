@@ -11,6 +11,7 @@ from sendlater.dialects.encode import (
     encode_cancel,
     encode_envelope,
     encode_headers,
+    encode_schedule,
     encode_tombstone,
 )
 from sendlater.dialects.when import duration_ms, instant_ms, share_of
@@ -24,6 +25,7 @@ __all__ = [
     "encode_cancel",
     "encode_envelope",
     "encode_headers",
+    "encode_schedule",
     "encode_tombstone",
     "fingerprint",
     "instant_ms",

@@ -63,9 +63,9 @@ def stages(settings: "Settings") -> list[list[str]]:
     origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
     under that condition, `waited ID` for a tombstone about a rejected record that waited under that
-    id, and `recurs CHANGE`, or `recurs again VERSION`, for a recurring schedule, see
-    spark/plans.py). The value of a cancellation is null, or the version that a tombstone of ours
-    is about.
+    id, `waited @PLANNED` for one about an occurrence, and `recurs CHANGE`, or `recurs again
+    VERSION`, for a recurring schedule, see spark/plans.py). The value of a cancellation is null, or
+    the version that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"

@@ -70,6 +70,20 @@ def encode_headers(
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
 
 
+def encode_schedule(schedule: Schedule, *, inbox: str, change: str = "") -> Record:
+    """The record of a whole schedule; `change` and what it raises as of `encode_headers`."""
+    return encode_headers(
+        schedule.record,
+        inbox=inbox,
+        id=schedule.id,
+        due_ms=schedule.due_ms,
+        expiry=schedule.expiry,
+        plan=schedule.plan,
+        tags=schedule.tags,
+        change=change,
+    )
+
+
 def _extra_headers(id: bytes, headers: Headers) -> Headers:
     """Of an occurrence beside a plan: what keeps its `sendlater-schedule`."""
     of = [value for name, value in headers if name == names.SCHEDULE]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sendlater.dialects import encode_headers
+from sendlater.dialects import encode_schedule
 from sendlater.dialects.recurrence import once_only
 from sendlater.errors import BadRequest, BadTime, NotSupported
 from sendlater.model import PAUSED_MS, Record, Schedule
@@ -26,15 +26,7 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
         raise NotSupported(CANNOT_TAG)
     if schedule.plan and inbox in once_only(settings):
         raise NotSupported(CANNOT_RECUR)
-    record = encode_headers(
-        schedule.record,
-        inbox=inbox,
-        id=schedule.id,
-        due_ms=schedule.due_ms,
-        expiry=schedule.expiry,
-        plan=schedule.plan,
-        tags=schedule.tags,
-    )
+    record = encode_schedule(schedule, inbox=inbox)
     size = len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:
         size += len(name) + len(content or b"")

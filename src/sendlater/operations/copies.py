@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sendlater.dialects import encode_again, encode_headers
+from sendlater.dialects import encode_again, encode_schedule
 from sendlater.model import Record, Schedule
 
 Placed = tuple[Record, int | None]
@@ -21,14 +21,4 @@ def copy_of_move(
     inbox, partition = home
     if after.plan and after.origin is not None and after.origin.topic in journals:
         return encode_again(after), after.origin.partition
-    record = encode_headers(
-        after.record,
-        inbox=inbox,
-        id=after.id,
-        due_ms=after.due_ms,
-        expiry=after.expiry,
-        plan=after.plan,
-        tags=after.tags,
-        change=change,
-    )
-    return record, partition
+    return encode_schedule(after, inbox=inbox, change=change), partition

@@ -48,48 +48,46 @@ class PlanReader:
 
     def read(self, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
         """A decoded row with a plan, whose headers are those of the inbox record."""
-        return _read_row(self, schedule_id, change, row)
-
-
-def _read_row(how: PlanReader, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
-    _, _, _, value, headers, *_, origin, partition, at, stamp_ms = row
-    first: dict[str, bytes | None] = {}
-    for header in headers:
-        first.setdefault(header["key"], header["value"])
-    removed = (*names.STALE, names.PLAN) if how.keep_input_headers else names.CONTROL
-    if names.COPIED in first:
-        removed = (*removed, names.COPIED, names.ORIGIN_TIMESTAMP_MS)
-    try:
-        plan, due_ms = _read(schedule_id, first, _written_ms(first, stamp_ms), how.max_delay_days)
-    except BadRequest as error:
-        reason = Reason.TOO_FAR if isinstance(error, BadTime) else Reason.BAD_PLAN
-        place = f"{origin}/{partition}/{at}"
-        told = {
-            names.REJECTED: reason.value,
-            names.REJECTED_DETAIL: str(error)[:REJECTED_DETAIL_CHARS_MAX],
-            names.ORIGIN: place,
-            names.ORIGIN_TIMESTAMP_MS: str(stamp_ms),
-        }
-        kept = [
-            *headers,
-            *({"key": n, "value": v.encode(errors="replace")} for n, v in told.items()),
-        ]
-        rejected = (how.rejected_topic, None, schedule_id, value, kept, "rejected")
-        id = place.replace("/", "-").encode()
-        return Parked(id, max(stamp_ms, 0), None, (*rejected, None, None, None, *row[-4:]), "")
-    kept = [header for header in headers if header["key"] not in removed]
-    change = change.removeprefix(RECURS)
-    if plan is None:
-        kept.append({"key": names.SCHEDULE, "value": first[names.SCHEDULE]})
-        return Parked(schedule_id, due_ms, change or None, (*row[:4], kept, *row[5:]), "")
-    meant = (*row[:4], kept, *row[5:])
-    waited = None
-    if change.startswith(AGAIN):
-        # The store compares how far two copies of a version have come.
-        change, known_as = f"{change} {plan.planned_ms} {plan.changes}", first.get(names.ID)
-        is_its = known_as and known_as.startswith(schedule_id + b"@")
-        waited = known_as if is_its else None
-    return Parked(schedule_id, due_ms, change or None, meant, plan.text, waited)
+        _, _, _, value, headers, *_, origin, partition, at, stamp_ms = row
+        first: dict[str, bytes | None] = {}
+        for header in headers:
+            first.setdefault(header["key"], header["value"])
+        removed = (*names.STALE, names.PLAN) if self.keep_input_headers else names.CONTROL
+        if names.COPIED in first:
+            removed = (*removed, names.COPIED, names.ORIGIN_TIMESTAMP_MS)
+        try:
+            plan, due_ms = _read(
+                schedule_id, first, _written_ms(first, stamp_ms), self.max_delay_days
+            )
+        except BadRequest as error:
+            reason = Reason.TOO_FAR if isinstance(error, BadTime) else Reason.BAD_PLAN
+            place = f"{origin}/{partition}/{at}"
+            told = {
+                names.REJECTED: reason.value,
+                names.REJECTED_DETAIL: str(error)[:REJECTED_DETAIL_CHARS_MAX],
+                names.ORIGIN: place,
+                names.ORIGIN_TIMESTAMP_MS: str(stamp_ms),
+            }
+            kept = [
+                *headers,
+                *({"key": n, "value": v.encode(errors="replace")} for n, v in told.items()),
+            ]
+            rejected = (self.rejected_topic, None, schedule_id, value, kept, "rejected")
+            id = place.replace("/", "-").encode()
+            return Parked(id, max(stamp_ms, 0), None, (*rejected, None, None, None, *row[-4:]), "")
+        kept = [header for header in headers if header["key"] not in removed]
+        change = change.removeprefix(RECURS)
+        if plan is None:
+            kept.append({"key": names.SCHEDULE, "value": first[names.SCHEDULE]})
+            return Parked(schedule_id, due_ms, change or None, (*row[:4], kept, *row[5:]), "")
+        meant = (*row[:4], kept, *row[5:])
+        waited = None
+        if change.startswith(AGAIN):
+            # The store compares how far two copies of a version have come.
+            change, known_as = f"{change} {plan.planned_ms} {plan.changes}", first.get(names.ID)
+            is_its = known_as and known_as.startswith(schedule_id + b"@")
+            waited = known_as if is_its else None
+        return Parked(schedule_id, due_ms, change or None, meant, plan.text, waited)
 
 
 def of_version(row: tuple[Any, ...], change: str | None) -> tuple[Any, ...]:

@@ -30,25 +30,28 @@ class Lease:
         *,
         space: str,
         lease_ms: int,
+        key: str = "lease",
         holder: str = "",
         works: Callable[[], object] = lambda: None,
     ) -> None:
-        """`works` is called before each renewal. While it hangs or raises, the lease is not
-        renewed, so that another service takes over from one that cannot work any more."""
+        """`key`: which of the space's leases. `works` is called before each renewal. While it hangs
+        or raises, the lease is not renewed, so that another service takes over from one that cannot
+        work any more."""
         # Its own connection: renewing must not wait for other commands.
         self._client: Any = connect(url)
-        self._key = f"{{{space}:0}}:lease"
+        self._key = f"{{{space}:0}}:{key}"
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._lease_ms, self._works = lease_ms, works
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._held = False
 
     def acquire(self, *, by_force: bool = False) -> bool:
         """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
         try:
             if by_force:
                 self._client.delete(self._key)
-            taken = bool(self._renew())
+            taken = self._renew()
         except redis.exceptions.RedisError as error:
             raise StoreUnavailable(f"Redis does not answer: {error}") from error
         if taken and self._thread is None:
@@ -56,24 +59,35 @@ class Lease:
             self._thread.start()
         return taken
 
-    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], None]) -> bool:
+    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], bool]) -> bool:
         """Wait for the lease; False if `stop` was set first.
 
-        `waiting` is called once, after waiting longer than `lease_ms`: another service is alive.
+        `waiting` is called whenever another service has been alive for longer than `lease_ms`; it
+        answers True if it has got the space.
         """
         waited_s = 0.0
         while not self.acquire(by_force=by_force):
             if stop.wait(STANDBY_WATCH_S):
                 return False
-            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
-            if before_s <= self._lease_ms / 1_000 < waited_s:
-                waiting()
+            waited_s += STANDBY_WATCH_S
+            if waited_s > self._lease_ms / 1_000:
+                if waiting():
+                    return True
+                waited_s = 0.0
         return True
 
-    def _renew(self) -> Any:
-        return script("lease")(
-            self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
+    @property
+    def is_held(self) -> bool:
+        """Whether it was ours when it was last renewed."""
+        return self._held
+
+    def _renew(self) -> bool:
+        self._held = bool(
+            script("lease")(
+                self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
+            )
         )
+        return self._held
 
     def _keep(self) -> None:
         while not self._stop.wait(self._lease_ms / 1_000 / RENEWALS):

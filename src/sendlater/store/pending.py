@@ -83,7 +83,7 @@ class Pending:
         """
         token = uuid.uuid4().hex
         for _ in range(FENCE_ATTEMPTS_MAX):
-            owner = 1 + max(max(self.owners()) or int(time.time()), above)
+            owner = 1 + max(max(self.owners()) or int(time.time()), above, *self.heirs())
             if all(
                 script("fence")(self.client, state=shard.keys["state"], number=owner, token=token)
                 for shard in self.shards
@@ -95,6 +95,11 @@ class Pending:
         """The owner number of each shard; 0 where it knows none. Raises StoreUnavailable."""
         with answering():
             return [int(shard.state().get("owner", 0)) for shard in self.shards]
+
+    def heirs(self) -> list[int]:
+        """The number of each shard's next owner, see store/succession.py; 0 where there is none."""
+        with answering():
+            return [int(shard.state().get("heir", 0)) for shard in self.shards]
 
     def owner(self) -> int:
         """The highest owner number over the shards."""
@@ -150,10 +155,10 @@ class Pending:
     def _armed_as(self, lane: int, run: int, *, owner: int) -> str:
         return f"{self.space}/{owner}/{lane}/{run}"
 
-    def drain(self, *, owner: int) -> None:
-        """Ask this owner's tasks to claim nothing more and end their batches."""
+    def drain(self, *, owner: int | None) -> None:
+        """Ask this owner's tasks to claim nothing more and end their batches; None: go on."""
         for shard in self.shards:
-            shard.mark("state", {"draining": owner}, word="draining")
+            shard.mark("state", {"draining": owner or ""}, word="draining")
 
     def set_target(self, topic: str, target: Target | None) -> None:
         """Tell the tasks which records a topic takes, or (None) that it takes none."""
@@ -162,9 +167,9 @@ class Pending:
             shard.mark("targets", {topic: told})
 
     def draining(self, *, owner: int) -> bool:
-        """Whether this owner has been asked to stop, or is no longer the owner."""
-        state = self.shards[0].state()
-        return state.get("draining") == str(owner) or state.get("owner") != str(owner)
+        """Whether this owner has been asked to stop, or is no longer the owner, nor the next."""
+        state, me = self.shards[0].state(), str(owner)
+        return state.get("draining") == me or me not in (state.get("owner"), state.get("heir"))
 
     # --- intake ---------------------------------------------------------------------------------
 
@@ -172,14 +177,15 @@ class Pending:
         """Begin a new run of the intake query; returns its number."""
         return self._begin("intake_run", owner=owner)
 
-    def note_reading(self, run: int, task: int) -> None:
-        """A task of this run of intake is ready: what it reads from now on is parked at once."""
-        self.shards[0].mark("state", {f"reading:{task}": run})
+    def note_reading(self, run: int, task: int, *, waits: bool = False) -> None:
+        """A task of this run of intake is ready: what it reads from now on is parked at once.
+        `waits`: it is warm, and reads once its service owns the space."""
+        self.shards[0].mark("state", {f"{'warm' if waits else 'reading'}:{task}": run})
 
-    def reading(self, run: int, *, tasks: int) -> bool:
-        """Whether all tasks of this run of intake are ready."""
-        state = self.shards[0].state()
-        return all(state.get(f"reading:{task}") == str(run) for task in range(tasks))
+    def reading(self, run: int, *, tasks: int, waits: bool = False) -> bool:
+        """Whether all tasks of this run of intake are ready, or wait."""
+        state, word = self.shards[0].state(), "warm" if waits else "reading"
+        return all(state.get(f"{word}:{task}") == str(run) for task in range(tasks))
 
     def _begin(self, what: str, *, owner: int) -> int:
         run = 0

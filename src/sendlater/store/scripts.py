@@ -2,6 +2,7 @@
 
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
+script whose header says `heir: may` is not refused for the next owner either. A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
 `uses: waiting` it has what is in lua/parts/waiting.lua. Each knows LIMITED: what waits for its
@@ -20,11 +21,12 @@ from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
 from sendlater.model import PAUSED_MS
 from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
-_HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (keys|args|full|uses|heir): (.+)$", re.MULTILINE)
 _OWNED = (
-    "local of_shard = redis.call('HMGET', state, 'owner', 'tagged'); "
+    "local of_shard = redis.call('HMGET', state, 'owner', 'tagged', 'heir'); "
     "local standing_owner, has_tags = of_shard[1] or '0', of_shard[2]; "
-    "if owner ~= '' and owner ~= standing_owner then return redis.error_reply("
+    "if owner ~= '' and owner ~= standing_owner and not (%s and owner == of_shard[3]) "
+    "then return redis.error_reply("
     "(tonumber(owner) > tonumber(standing_owner) and 'BEHIND' or 'FENCED') .. "
     "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
 )
@@ -96,7 +98,7 @@ class Script:
         if "holds" in uses:
             lines.append(_HOLDS)
         if "state" in self.keys and "owner" in self.args:
-            lines.append(_OWNED)
+            lines.append(_OWNED % ("true" if declared.get("heir") == "may" else "false"))
         elif "tags" in uses:  # without `state` it only moves what has been indexed
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:

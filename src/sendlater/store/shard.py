@@ -58,6 +58,7 @@ class Claim:
     draining: bool = False
     held: bool = False
     """Something is due, but waits until intake has read what is on the inboxes."""
+    heir: bool = False  # the space is still another's
     waited_ms: dict[bytes, int] = field(default_factory=dict)
     """How long rows have waited for the limit of their topic."""
     waiting: list[tuple[bytes, int, int | None]] = field(default_factory=list)
@@ -178,8 +179,9 @@ class Shard:
             bytes_max=bytes_max,
             rest=[*limits],
         )
-        if got in (b"draining", b"held"):
-            return Claim([], [], draining=got == b"draining", held=got == b"held")
+        if got in (b"draining", b"held", b"heir"):
+            answer = got.decode()
+            return Claim([], [], None, answer == "draining", answer == "held", answer == "heir")
         rows = got if isinstance(got, list) else [got]
         waited, waiting = rows.pop() if isinstance(rows[-1], list) else ((), ())
         next_due = rows.pop()

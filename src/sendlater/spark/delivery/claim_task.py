@@ -105,6 +105,10 @@ class ShardTask:
                 continue
             elif ending:
                 return
+            elif got.heir:
+                # The wake that comes with the space must be answered at once, others now and then.
+                time.sleep(HELD_PAUSE_MS / 1000)
+                self.wake.wait(min(max(self.end_ms - now_ms, SPIN_MS), WAIT_MS_MAX))
             elif got.held:
                 self.wake.wait(HELD_PAUSE_MS)
             else:

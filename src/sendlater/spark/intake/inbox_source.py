@@ -41,6 +41,8 @@ GATHER_MS = 15
 """Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
 WAIT_MS_MAX = 1_000
 """Longest wait for a record before the task looks at the store and at its partitions again."""
+AWAIT_MS = 20
+"""Shortest time between two looks at whether the space is ours."""
 CHECK_MS = 2_000
 """Pause between two looks at how far the store is."""
 UNPARKED_MS_MAX = 15_000
@@ -68,8 +70,9 @@ class InboxSource(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, warm_up
-        (true or false), and broker.url: Kafka client options as JSON, empty for topics on Redis.
-        Spark hides options with `url` in their name in its plans."""
+        (true or false), heir (an owner number: nothing is read before it owns the space), and
+        broker.url: Kafka client options as JSON, empty for topics on Redis. Spark hides options
+        with `url` in their name in its plans."""
         self._options = dict(options.items())
 
     def initialOffset(self) -> dict[str, int]:
@@ -100,6 +103,8 @@ class InboxSource(DataSourceStreamReader):
             task = InboxTask(reader, pending, partition, SystemClock())
             if options["warm_up"] == "true":
                 yield from task.warm_up()
+            if heir := int(options.get("heir") or 0):
+                yield from task.await_space(heir)
             yield from task.chunks()
         finally:
             reader.close()
@@ -158,6 +163,18 @@ class InboxTask:
             read.topics, read.partitions = [topic] * len(both), [WARM_UP] * len(both)
             read.positions = read.timestamps_ms = [0] * len(both)
             yield from self._rows(read, {})
+
+    def await_space(self, owner: int) -> "Iterator[pa.RecordBatch]":
+        """Wait until this owner owns every shard; the sink learns that the task is warm."""
+        yield from self._rows(Read(), {})
+        # It is woken with the space, and whenever something earlier is parked.
+        wake = self._pending.shards[-1].wake()
+        try:
+            while any(one < owner for one in self._pending.owners()):
+                time.sleep(AWAIT_MS / 1_000)
+                wake.wait(WAIT_MS_MAX)
+        finally:
+            wake.close()
 
     def _begin(self) -> "Iterator[pa.RecordBatch]":
         """Begin with partitions that are new; the sink learns where reading begins."""

@@ -39,6 +39,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         self.space = options["space"]
         self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
         self.check_targets = options.get("check_targets", "false") == "true"
+        self.heir = bool(options.get("heir", ""))
         self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
         self.plans = PlanReader(
             options.get("rejected_topic", "rejected"),
@@ -54,13 +55,13 @@ class ParkWriter(DataSourceStreamArrowWriter):
         try:
             task = ParkTask(pending, self.owner, self.check_targets, self.journals)
             task.plans = self.plans
-            ready = False
+            # The first chunk after the warm-up has no records: it tells where reading begins.
+            # Before it comes an empty one, if the space is still another's.
+            waits = [True, False] if self.heir else [False]
             for batch in iterator:
                 task.park(batch)
-                # The first chunk after the warm-up has no records: it tells where reading begins.
-                if not ready and WARM_UP not in batch["origin_partition"].to_pylist():
-                    ready = True
-                    pending.note_reading(self.run, context.partitionId())
+                if waits and WARM_UP not in batch["origin_partition"].to_pylist():
+                    pending.note_reading(self.run, context.partitionId(), waits=waits.pop(0))
             return WriterCommitMessage()
         finally:
             pending.client.close()

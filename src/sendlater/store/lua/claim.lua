@@ -6,10 +6,12 @@
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
 --       caller; from_ms and count are tokens reserved since the last call (see reserve)
 -- full: goes on
+-- heir: may
 -- returns: {id, packed, id, packed, ..., next}, where packed is a msgpack uint64 due_ms and the record,
 --          and next is the due_ms of what is pending now ('' when nothing is);
 --          or, when nothing is due, the next due_ms as a string ('' when nothing is pending);
 --          or 'held' when what is due must wait until intake has read the inboxes (see bound);
+--          or 'heir' when the caller is not yet the owner, but the next one;
 --          or 'draining' when this owner has been asked to stop.
 --          With limits, if anything waits for one, there is one element more: {{id, waited_ms, ...} of rows
 --          that have waited, {topic, how many wait, when the next token counts ('': none left), ...}}
@@ -32,6 +34,9 @@ if ended_run == run and number <= tonumber(ended_number) then
 end
 if (redis.call('HGET', batches .. '-attempts', name) or '') ~= attempt then
     return redis.error_reply('ENDED batch ' .. name .. ' is closed, or another attempt works on it')
+end
+if owner ~= standing_owner then
+    return 'heir'
 end
 if standing[3] == owner then
     return 'draining'

@@ -1,0 +1,163 @@
+"""Handing a space over: the next owner is announced, gets ready, asks, and inherits.
+
+The heir has a number before it owns anything: it may begin runs and batches under it, but claims
+and writes nothing (see scripts.py). So all its queries run and are warm when it becomes the owner,
+by one script per shard: called by the owner, which has stopped claiming, or by the heir itself when
+nobody holds the lease. What the earlier owner has claimed stays in its batches, and it settles them
+itself; if it dies meanwhile, the new owner does, as after every crash. The batches of two owners
+that follow one another have different lanes, so that neither takes the other's for its own.
+"""
+
+import uuid
+
+from sendlater.errors import BadSettings, Fenced, NotSupported
+from sendlater.limits import LANES_MAX
+from sendlater.store.connection import answering
+from sendlater.store.pending import FENCE_ATTEMPTS_MAX, Pending
+from sendlater.store.scripts import script
+
+LAYOUT = 1
+"""The form of what is in the store, and of how it is handed over. A version raises it that writes
+what its predecessor cannot read; it takes a space over from those in HANDED_OVER."""
+HANDED_OVER = frozenset((LAYOUT,))
+"""Layouts of a running service that this version can follow without a stop."""
+HEIR = "lease:heir"
+"""The lease of the service that is next; others wait until it is free."""
+LEAVING = "lease:leaving"
+"""The lease of a service that has handed over, while it settles what it has claimed."""
+
+
+def lanes_of(owner: int) -> range:
+    """Numbers of an owner's lanes in the store: not those of the owner before it."""
+    first = owner % 2 * LANES_MAX
+    return range(first, first + LANES_MAX)
+
+
+def layout(pending: Pending) -> int:
+    """The layout of the last owner; 0 if there was none, or one of a version without layouts."""
+    return int(pending.shards[0].state().get("layout", 0))
+
+
+def require_layout(pending: Pending) -> None:
+    """Raises BadSettings if a newer version has written to the store what this one cannot read."""
+    if (stands := layout(pending)) > LAYOUT:
+        raise BadSettings(
+            f"space {pending.space!r} was last owned by a newer version: its layout is {stands}, "
+            f"and this version knows {LAYOUT}; install the newer one, or see Rollback in "
+            "docs/production.md"
+        )
+
+
+def require_handover(pending: Pending) -> None:
+    """Raises NotSupported if the service that owns the space cannot hand it to this version."""
+    if (stands := layout(pending)) not in HANDED_OVER:
+        raise NotSupported(
+            f"the service on space {pending.space!r} cannot hand over to this version: its layout "
+            f"is {stands or 'unknown, as it is older than handovers'}, expected "
+            f"{' or '.join(map(str, sorted(HANDED_OVER)))}; stop it, then start this one"
+        )
+
+
+def tell_layout(pending: Pending) -> None:
+    """Write this version's layout; only the owner may."""
+    pending.shards[0].mark("state", {"layout": LAYOUT})
+
+
+def announce(pending: Pending) -> tuple[int, int]:
+    """Become the heir on every shard; returns its number and that of the owner it follows.
+
+    The caller holds the lease HEIR. Raises Fenced if the owner changes again and again.
+    """
+    token = uuid.uuid4().hex
+    for _ in range(FENCE_ATTEMPTS_MAX):
+        owner = pending.owner()
+        number = 1 + max(owner, *pending.heirs())
+        number += 1 - (number - owner) % 2  # other lanes than the owner's
+        if (
+            all(
+                script("heir")(pending.client, state=s.keys["state"], number=number, token=token)
+                for s in pending.shards
+            )
+            and pending.owner() == owner
+        ):
+            return number, owner
+    raise Fenced(f"the owner of space {pending.space!r} changes all the time")
+
+
+def stands(pending: Pending, number: int) -> str:
+    """`owner` if this number owns every shard, `heir` if it owns or will inherit each, else ''."""
+    owners, heirs = pending.owners(), pending.heirs()
+    if all(owner == number for owner in owners):
+        return "owner"
+    return "heir" if all(number in both for both in zip(owners, heirs, strict=True)) else ""
+
+
+def tell_ready(pending: Pending, number: int, *, asks: bool) -> None:
+    """Tell the owner that this heir is warm; `asks`: and wants the space now."""
+    pending.shards[0].mark("state", {"ready": number, **({"asked": number} if asks else {})})
+
+
+def ask(pending: Pending) -> bool:
+    """Ask the owner to hand over to its heir; False if there is none that is ready."""
+    ready = ready_heir(pending)
+    if ready:
+        pending.shards[0].mark("state", {"asked": ready})
+    return bool(ready)
+
+
+def ready_heir(pending: Pending, *, asking: bool = False) -> int:
+    """The number of the heir if it is warm (and `asking` for the space), else 0."""
+    state = pending.shards[0].state()
+    heir = state.get("heir", "0")
+    told = state.get("asked" if asking else "ready")
+    return int(heir) if told == heir else 0
+
+
+def inherit(pending: Pending, number: int, *, bound_stays: bool) -> bool:
+    """Make the heir the owner of every shard; False if it is the heir no longer.
+
+    `bound_stays`: no server has restarted, so that what may be claimed may still be.
+    """
+    return all(
+        script("inherit")(
+            pending.client,
+            **shard._keys("state", "wake"),
+            number=number,
+            bound_stays="1" if bound_stays else "",
+        )
+        for shard in pending.shards
+    )
+
+
+def all_closed(pending: Pending, runs: dict[int, int]) -> bool:
+    """Whether no task works on a batch of these lanes (and their runs): nothing more is claimed.
+
+    A batch that is closed on one shard and unknown on another has a task that is yet to begin.
+    """
+    standing: dict[str, list[bytes]] = {}
+    for shard in pending.shards:
+        with answering():
+            attempts = pending.client.hgetall(shard.keys["batches"] + "-attempts")
+        for name, stands_at in attempts.items():
+            lane, run = (int(part) for part in name.decode().split(":")[:2])
+            if runs.get(lane) == run:
+                standing.setdefault(name.decode(), []).append(stands_at)
+    return all(
+        len(of_shards) == len(pending.shards) and set(of_shards) == {b"closed"}
+        for of_shards in standing.values()
+    )
+
+
+def foreign_lanes(pending: Pending, owner: int) -> set[int]:
+    """Lanes of other owners that have left batches."""
+    with answering():
+        lanes = {lane for shard in pending.shards for lane in shard.batches().values()}
+    return lanes.difference(lanes_of(owner))
+
+
+def release_lane(pending: Pending, lane: int, *, owner: int) -> None:
+    """Put back what another owner's lane has left, after a look-up; see Pending.release_all."""
+    for shard in pending.shards:
+        for name, of_lane in shard.batches().items():
+            if of_lane == lane:
+                shard.release(name, owner=owner, armed_as=f"{pending.space}/{owner}")

@@ -36,6 +36,9 @@ class Heir(StoreWatch):
     def _new_lease(self, key: str = "lease") -> Lease:
         raise NotImplementedError
 
+    def _warm_up(self) -> None:
+        raise NotImplementedError
+
     def _wait_as_heir(
         self, stop: threading.Event, *, asks: bool, on_standby: Callable[[], None]
     ) -> bool:
@@ -112,6 +115,8 @@ class Heir(StoreWatch):
                 warm = True
                 succession.tell_ready(self.pending, number, asks=asks)
                 on_standby()
+                # For the look-up after a crash, which nothing else has to wait for.
+                threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         return False
 
     def _enter(self) -> None:

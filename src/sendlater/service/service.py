@@ -120,10 +120,10 @@ class Service(HandingOver):
 
         def waiting() -> bool:
             if not told:
-                self._warm_up()
                 self._warm_up_producer()
             self._inherited = self._wait_as_heir(stop, asks=self._asks, on_standby=tell)
-            if not self._inherited:
+            if not self._inherited and not told:
+                self._warm_up()
                 tell()
             return self._inherited
 

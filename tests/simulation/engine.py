@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ from sendlater.dialects.rejected import planned_part
 from sendlater.errors import SendlaterError
 from sendlater.model import DUE_MS_MAX
 from sendlater.service import graceful_stop as draining
-from sendlater.service import queries, service, takeover
+from sendlater.service import handing_over, heir, queries, service, takeover
 from sendlater.service import supervision as workers
 from sendlater.spark.delivery import claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
@@ -155,6 +156,7 @@ class Simulation:
         options = {"redis.url": "", "space": settings.space, "shards": str(settings.shards)}
         options |= {"owner": str(told["owner"]), "run": str(told["run"]), "check_targets": "true"}
         options |= {"journals": ",".join(settings.journals)}
+        options |= {"heir": str(told["owner"]) if told["heir"] else ""}
         query = Query(self, "intake", partial(self._intake, options))
         self.intakes.append(query)
         return query
@@ -170,11 +172,12 @@ class Simulation:
         stands = store.Pending(self.world.client, space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
         task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
-        return sink.ParkWriter(options).write(self._through_spark(task))
+        return sink.ParkWriter(options).write(self._through_spark(task, options["heir"]))
 
-    def _through_spark(self, task: inbox_source.InboxTask) -> Iterator[Any]:
+    def _through_spark(self, task: inbox_source.InboxTask, heir: str) -> Iterator[Any]:
         world, size = self.world, ROWS_PER_ARROW_BATCH
-        for told in task.chunks():
+        waits = task.await_space(int(heir)) if heir else ()
+        for told in chain(waits, task.chunks()):
             if told is inbox_rows.NOTHING:
                 continue
             read, ends = told
@@ -423,6 +426,8 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         clock,
         service,
         takeover,
+        heir,
+        handing_over,
         workers,
         draining,
         lease,
@@ -434,7 +439,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         recovery,
         inbox_source,
     )
-    threaded = (queries, service, takeover, lease, watermark, targets, horizon, workers)
+    threaded = (queries, service, takeover, heir, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
     def task_context() -> Any:
@@ -454,11 +459,11 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
         (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
-        (takeover, "CrashLookup", SimulatedRecovery),
+        *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
         (inbox_rows, "chunk", lambda read, ends: (read, ends)),
-        *((module, "shutil", MagicMock()) for module in (service, takeover)),
+        *((module, "shutil", MagicMock()) for module in (queries, service, takeover)),
     ]
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(

@@ -16,6 +16,7 @@ VERBS = (
     *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
     *("complete", "remove", "cancel", "move", "expire", "recur", "renew", "reserve", "unlimit"),
+    *("heir", "inherit"),
 )
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),

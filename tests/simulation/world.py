@@ -149,7 +149,8 @@ class World:
         self.watchers: list[Callable[[str, str, tuple[Any, ...], Any], None]] = []
         """Called with 'before' or 'after', the verb, its arguments, and the answer."""
         self.away_until = 0.0
-        self.lease_until = 0.0
+        self.lease_until: dict[str, float] = {}
+        """By key."""
         self.lease_ms = 0
         self._queue: list[tuple[float, int, Any, int]] = []
         self._count = count()
@@ -296,15 +297,16 @@ class World:
         self._tell("before", verb, args, None)
         if self.elapsed < self.away_until:
             raise redis.exceptions.ConnectionError("simulated: away")
-        if verb in ("lease", "get", "delete") and self.elapsed >= self.lease_until:
-            self.real.delete(f"{{{self.space}:0}}:lease")
+        for key in [key for key, until in self.lease_until.items() if self.elapsed >= until]:
+            self.real.delete(key)
+            del self.lease_until[key]
         if verb == "lease":
             self.lease_ms = int(args[-1])
             args = (*args[:-1], 10**10 if self.lease_ms else 0)
         self.steps += 1
         answer = method(*args, **named)
         if verb == "lease" and answer:
-            self.lease_until = self.elapsed + self.lease_ms
+            self.lease_until[args[2]] = self.elapsed + self.lease_ms
         self._tell("after", verb, args, answer)
         return sorted(answer) if command in ("spop", "srandmember") and answer else answer
 
@@ -345,12 +347,25 @@ class World:
                 pipe.restore(key, 0, dumped)
         pipe.script_flush()
         pipe.execute()
-        self.lease_until = self.elapsed + self.lease_ms
+        for key in self.real.keys(f"{{{self.space}:0}}:lease*"):
+            self.lease_until[key.decode()] = self.elapsed + self.lease_ms
 
 
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
-    *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),
+    *(
+        "find",
+        "heir",
+        "horizon",
+        "inherit",
+        "lease",
+        "mark",
+        "move",
+        "park",
+        "plan",
+        "put",
+        "readmit",
+    ),
     *("recur", "release", "remove", "renew", "reserve", "settle", "settle_some", "tell", "unlimit"),
 )
 """Scripts that the simulation calls; and `claim`."""

@@ -3,12 +3,12 @@
 How long deliveries pause is told, not judged: this machine may be busy.
 """
 
-import json
 import subprocess
 import time
 
 import pytest
-from handovers import Load, longest_gap_ms, relay
+import redis
+from handovers import Load, longest_gap_ms, relay, say
 from ledger import Reader
 from servers import COMMAND, cli, wait_until
 
@@ -30,7 +30,7 @@ def space_of(kafka, redis_url, tmp_path, record_property):
         assert not one.ledger.early(reader)
         gap_ms = longest_gap_ms(reader)
         record_property("longest_gap_ms", gap_ms)
-        print(f"longest gap between deliveries: {gap_ms} ms")
+        say(f"longest gap between deliveries: {gap_ms} ms")
 
 
 def has_ended(service):
@@ -58,16 +58,14 @@ def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> 
 
 def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
     """Also instead of one that only stands by, which goes on standing by."""
-    one, reader = space_of
+    one, _ = space_of
     first = one.another(until=READY)
     waits = one.another()
     with Load(one.ledger, rate=RATE):
         second = one.another("--take-over", until=READY)
         has_ended(first)
         assert waits.running
-        wait_until(
-            lambda: len(waits.said().split("stands by")) > 1, "it stands by", timeout_s=30
-        )
+        wait_until(lambda: len(waits.said().split("stands by")) > 1, "it stands by", timeout_s=30)
         assert cli(waits, "stats").returncode == 0
         time.sleep(AROUND_S)
     assert second.running
@@ -85,9 +83,11 @@ def test_a_service_without_layout_cannot_be_followed(kafka, redis_url, tmp_path)
     """One that is older than handovers; it is told apart by what it does not write."""
     with relay(kafka, redis_url, tmp_path) as one:
         first = one.another(until=READY)
+        space = first.environment["SENDLATER_SPACE"]
+        redis.Redis.from_url(redis_url).hdel(f"{{{space}:0}}:state", "layout")
         told = subprocess.run(
             [COMMAND, "serve", "--take-over"],
-            env=first.environment | without_layout(redis_url, first),
+            env=first.environment,
             capture_output=True,
             timeout=120,
             check=False,
@@ -95,12 +95,3 @@ def test_a_service_without_layout_cannot_be_followed(kafka, redis_url, tmp_path)
         assert told.returncode == 2, told.stderr
         assert b"cannot hand over to this version" in told.stderr
         assert first.running
-
-
-def without_layout(redis_url, service) -> dict[str, str]:
-    """Take the layout out of a service's store; nothing to change in the environment."""
-    import redis
-
-    space = json.loads(json.dumps(service.environment["SENDLATER_SPACE"]))
-    redis.Redis.from_url(redis_url).hdel(f"{{{space}:0}}:state", "layout")
-    return {}

@@ -138,9 +138,9 @@ class Heir(StoreWatch):
         unlimit(self.pending, sorted(self.settings.limits), owner=self.owner)
         self._start_horizon()
         self._seen = self.pending.positions()
-        self._estate = threading.Event()
+        self._estate = over = threading.Event()
         threading.Thread(
-            target=self._settle_estate, args=(self._estate,), name="estate", daemon=True
+            target=lambda: self._settle_estate(over), name="estate", daemon=True
         ).start()
 
     def _settle_estate(self, over: threading.Event) -> None:

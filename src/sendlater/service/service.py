@@ -21,7 +21,7 @@ from sendlater.spark.session import require_jvm, start_session
 from sendlater.spark.warm_up import warm_up, warm_up_producer
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy
-from sendlater.store.succession import require_layout
+from sendlater.store.succession import HEIR, require_layout
 
 _log = structlog.get_logger()
 
@@ -129,7 +129,9 @@ class Service(HandingOver):
 
         self._lease = self._new_lease()
         by_force = not (self._asks or self.settings.stands_by)
-        return self._lease.wait(stop, by_force=by_force, waiting=waiting)
+        # An heir that lives delivers sooner than we would.
+        heir = self._new_lease(HEIR).holder
+        return self._lease.wait(stop, by_force=by_force, waiting=waiting, yields=heir)
 
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:

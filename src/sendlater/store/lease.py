@@ -11,7 +11,7 @@ import redis
 import structlog
 
 from sendlater.errors import StoreUnavailable
-from sendlater.store.connection import connect
+from sendlater.store.connection import answering, connect
 from sendlater.store.rebuild import RENEWALS, STANDBY_WATCH_S
 from sendlater.store.scripts import script
 
@@ -59,14 +59,22 @@ class Lease:
             self._thread.start()
         return taken
 
-    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], bool]) -> bool:
+    def wait(
+        self,
+        stop: threading.Event,
+        *,
+        by_force: bool,
+        waiting: Callable[[], bool],
+        yields: Callable[[], object] = lambda: False,
+    ) -> bool:
         """Wait for the lease; False if `stop` was set first.
 
         `waiting` is called whenever another service has been alive for longer than `lease_ms`; it
-        answers True if it has got the space.
+        answers True if it has got the space. While `yields`, a free lease is left to another one,
+        unless it is taken `by_force`.
         """
         waited_s = 0.0
-        while not self.acquire(by_force=by_force):
+        while (not by_force and yields()) or not self.acquire(by_force=by_force):
             if stop.wait(STANDBY_WATCH_S):
                 return False
             waited_s += STANDBY_WATCH_S
@@ -101,8 +109,10 @@ class Lease:
                 _log.error("the lease is not renewed: this service cannot work", cause=str(error))
 
     def holder(self) -> str:
-        """The holder; empty if there is none."""
-        return (self._client.get(self._key) or b"").decode()
+        """The holder; empty if there is none. Raises StoreUnavailable."""
+        with answering():
+            holder: bytes = self._client.get(self._key) or b""
+        return holder.decode()
 
     def release(self) -> None:
         """Give the lease back, so that the next service starts at once."""

@@ -86,10 +86,12 @@ def announce(pending: Pending) -> tuple[int, int]:
 
 def stands(pending: Pending, number: int) -> str:
     """`owner` if this number owns every shard, `heir` if it owns or will inherit each, else ''."""
-    owners, heirs = pending.owners(), pending.heirs()
-    if all(owner == number for owner in owners):
+    # Both at once: it may be inherited between two looks.
+    states, me = [shard.state() for shard in pending.shards], str(number)
+    if all(state.get("owner") == me for state in states):
         return "owner"
-    return "heir" if all(number in both for both in zip(owners, heirs, strict=True)) else ""
+    inherits = all(me in (state.get("owner"), state.get("heir")) for state in states)
+    return "heir" if inherits else ""
 
 
 def tell_ready(pending: Pending, number: int, *, asks: bool) -> None:
@@ -150,8 +152,7 @@ def all_closed(pending: Pending, runs: dict[int, int]) -> bool:
 
 def foreign_lanes(pending: Pending, owner: int) -> set[int]:
     """Lanes of other owners that have left batches."""
-    with answering():
-        lanes = {lane for shard in pending.shards for lane in shard.batches().values()}
+    lanes = {lane for shard in pending.shards for lane in shard.batches().values()}
     return lanes.difference(lanes_of(owner))
 
 

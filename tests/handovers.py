@@ -119,13 +119,17 @@ def latest_ms(reader: Reader, *, since_ms: int = 0) -> int:
     return max((one for one, at in zip(late, stamps, strict=False) if at >= since_ms), default=0)
 
 
-def change(
-    one: Relay, reader: Reader, act: Callable[[], Any], *, settle_s: float = 6.0
-) -> dict[str, int]:
-    """Do something to the services under load; what it cost."""
+def more(reader: Reader, count: int) -> None:
+    """Wait until so many more have arrived."""
+    wanted = len(reader.messages) + count
+    wait_until(lambda: len(reader.messages) >= wanted, f"{count} more", timeout_s=ARRIVE_S)
+
+
+def change(reader: Reader, act: Callable[[], Any], *, count: int) -> dict[str, int]:
+    """Do something to the services under load; what it cost until `count` more have arrived."""
     since_ms = time.time_ns() // 1_000_000
     act()
-    time.sleep(settle_s)
+    more(reader, count)
     return {
         "gap_ms": longest_gap_ms(reader, since_ms=since_ms),
         "late_ms": latest_ms(reader, since_ms=since_ms),
@@ -159,14 +163,15 @@ def main() -> None:
         with Load(one.ledger, rate=given.rate):
             for number in range(given.times):
                 standby = one.another()
-                time.sleep(5)
-                quiet = change(one, reader, lambda: None)
+                count = 5 * given.rate
+                more(reader, count)
+                quiet = change(reader, lambda: None, count=count)
 
                 def act(active: ServiceProcess = active, standby: ServiceProcess = standby) -> None:
                     active.kill() if given.kill else active.stop()
                     wait_until(lambda: "is ready" in standby.said(), "it has the space")
 
-                told = change(one, reader, act)
+                told = change(reader, act, count=count)
                 doubled, early = len(one.ledger.doubled(reader)), len(one.ledger.early(reader))
                 say(number, "before", quiet, "change", told, "doubled", doubled, "early", early)
                 active = standby

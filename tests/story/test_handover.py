@@ -4,18 +4,17 @@ How long deliveries pause is told, not judged: this machine may be busy.
 """
 
 import subprocess
-import time
 
 import pytest
 import redis
-from handovers import Load, longest_gap_ms, relay, say
+from handovers import Load, longest_gap_ms, more, relay, say
 from ledger import Reader
 from servers import COMMAND, cli, wait_until
 
 READY = "is ready"
 RATE = 100
-AROUND_S = 3.0
-"""So long before and after a handover there is load."""
+AROUND = 3 * RATE
+"""So many arrive before and after a handover."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,11 +38,11 @@ def has_ended(service):
 
 
 def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> None:
-    one, _ = space_of
+    one, reader = space_of
     first = one.another(until=READY)
     second = one.another()
     with Load(one.ledger, rate=RATE):
-        time.sleep(AROUND_S)
+        more(reader, AROUND)
         assert first.stop() == 0
         has_ended(first)
         wait_until(lambda: READY in second.said(), "the second has it", timeout_s=30)
@@ -53,12 +52,12 @@ def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> 
         assert told.returncode == 0, told.stderr
         has_ended(second)
         wait_until(lambda: READY in third.said(), "the third has it", timeout_s=30)
-        time.sleep(AROUND_S)
+        more(reader, AROUND)
 
 
 def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
     """Also instead of one that only stands by, which goes on standing by."""
-    one, _ = space_of
+    one, reader = space_of
     first = one.another(until=READY)
     waits = one.another()
     with Load(one.ledger, rate=RATE):
@@ -67,7 +66,7 @@ def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
         assert waits.running
         wait_until(lambda: len(waits.said().split("stands by")) > 1, "it stands by", timeout_s=30)
         assert cli(waits, "stats").returncode == 0
-        time.sleep(AROUND_S)
+        more(reader, AROUND)
     assert second.running
 
 

@@ -48,6 +48,8 @@ class HandingOver(Heir):
                 took_ms = round(1_000 * (time.monotonic() - began_s))
                 _log.warning("handed over", to_owner=heir, paused_ms=took_ms)
                 self._leaving = leaving
+                if self._lease is not None:
+                    self._lease.lapse()
                 return True
             _log.error("not handed over: deliveries go on", heir=heir)
             self.pending.drain(owner=None)

@@ -114,6 +114,10 @@ class Lease:
             holder: bytes = self._client.get(self._key) or b""
         return holder.decode()
 
+    def lapse(self) -> None:
+        """Renew it no more: another service is about to take it."""
+        self._stop.set()
+
     def release(self) -> None:
         """Give the lease back, so that the next service starts at once."""
         self._stop.set()

@@ -68,6 +68,7 @@ def test_a_kill_in_the_middle_of_a_handover(space_of, redis_url, victim) -> None
     chance, unsettled = random.Random(victim), set()
     active = one.another(until=READY)
     space = active.environment["SENDLATER_SPACE"]
+    heirs = f"{{{space}:0}}:{succession.HEIR}"
     pending = Pending.open(redis_url, space=space, shards=2)
     for _ in range(TIMES):
         standby = one.another()
@@ -84,7 +85,10 @@ def test_a_kill_in_the_middle_of_a_handover(space_of, redis_url, victim) -> None
             if victim == "active":
                 wait_until(lambda s=standby: READY in s.said(), "it goes on", timeout_s=TAKEN_S)
                 active = standby
-            elif pending.owner() != before:
+                continue
+            # Until its lease is over it may be taken for alive, and get the space.
+            wait_until(lambda: not pending.client.exists(heirs), "its lease is over")
+            if pending.owner() != before:
                 assert active.wait() == 0, active.said()
                 active = one.another(until=READY)
             more(reader, AROUND)

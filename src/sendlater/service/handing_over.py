@@ -15,6 +15,8 @@ CLOSE_S = 5.0
 Nothing is delivered meanwhile, so after that they go on, and the space is not handed over."""
 CLOSE_WATCH_S = 0.005
 """Pause between two looks at whether they have."""
+ANSWER_S = 2.0
+"""Longest wait for the heir to say that it is alive; it looks four times a second."""
 _log = structlog.get_logger()
 
 
@@ -27,7 +29,7 @@ class HandingOver(Heir):
     def _hand_over(self) -> bool:
         """Make the heir the owner; False if there is none that is ready, or it must wait."""
         heir = succession.ready_heir(self.pending)
-        if not heir or self._lost or not self._new_lease(succession.HEIR).holder():
+        if not heir or self._lost or not self._answers(heir):
             return False
         for worker in self._workers:
             if worker.name == "copying" and worker.query is not None:
@@ -62,6 +64,18 @@ class HandingOver(Heir):
             return bool(succession.ready_heir(self.pending, asking=True))
         except StoreUnavailable:
             return False
+
+    def _answers(self, heir: int) -> bool:
+        if not self._new_lease(succession.HEIR).holder():
+            return False
+        succession.doubt(self.pending)
+        deadline_s = time.monotonic() + ANSWER_S
+        while succession.ready_heir(self.pending) != heir:
+            if time.monotonic() > deadline_s:
+                _log.warning("the service that stands by does not answer", heir=heir)
+                return False
+            time.sleep(CLOSE_WATCH_S)
+        return True
 
     def _all_closed(self) -> bool:
         runs = {worker.lane: worker.run for worker in self._workers if worker.lane is not None}

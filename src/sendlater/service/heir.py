@@ -111,6 +111,8 @@ class Heir(StoreWatch):
                 return succession.inherit(self.pending, number, bound_stays=bound_stays)
             for worker in own:
                 self._look_after(worker, now_s)
+            if warm and not succession.ready_heir(self.pending):
+                succession.tell_ready(self.pending, number, asks=False)  # we have been asked again
             if not warm and self._reads(waits=True) and all(one.is_warm for one in own):
                 warm = True
                 succession.tell_ready(self.pending, number, asks=asks)

@@ -115,6 +115,11 @@ def ready_heir(pending: Pending, *, asking: bool = False) -> int:
     return int(heir) if told == heir else 0
 
 
+def doubt(pending: Pending) -> None:
+    """Have the heir tell again that it is ready: its lease may outlive it for a while."""
+    pending.shards[0].mark("state", {"ready": ""})
+
+
 def inherit(pending: Pending, number: int, *, bound_stays: bool) -> bool:
     """Make the heir the owner of every shard; False if it is the heir no longer.
 

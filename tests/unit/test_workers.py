@@ -51,7 +51,7 @@ class Watching(Service):
     def _look_after_store(self, stop: threading.Event) -> None:
         pass
 
-    def _is_asked(self) -> bool:
+    def _hands_over(self) -> bool:
         return False
 
 

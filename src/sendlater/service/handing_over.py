@@ -25,6 +25,8 @@ class HandingOver(Heir):
 
     _leaving: Lease | None = None
     """Held from the handover until all is settled: so the next owner knows that we live."""
+    _drains = False
+    """Whether tasks have been asked to claim no more."""
 
     def _hand_over(self) -> bool:
         """Make the heir the owner; False if there is none that is ready, or it must wait."""
@@ -41,6 +43,7 @@ class HandingOver(Heir):
         leaving.acquire(by_force=True)
         with self._lanes_lock:
             began_s = time.monotonic()
+            self._drains = True
             self.pending.drain(owner=self.owner)
             if (
                 self._all_closed()
@@ -55,14 +58,21 @@ class HandingOver(Heir):
                 return True
             _log.error("not handed over: deliveries go on", heir=heir)
             self.pending.drain(owner=None)
+            self._drains = False
         leaving.release()
         return False
 
-    def _is_asked(self) -> bool:
-        """Whether the heir is warm and wants the space."""
+    def _hands_over(self) -> bool:
+        """Hand over if the heir is warm and wants the space; whether that is done."""
         try:
-            return bool(succession.ready_heir(self.pending, asking=True))
-        except StoreUnavailable:
+            if self._drains:
+                # The store went away in the middle of a handover.
+                self.pending.drain(owner=None)
+                self._drains = False
+            asked = succession.ready_heir(self.pending, asking=True)
+            return bool(asked) and self._hand_over()
+        except StoreUnavailable as error:
+            _log.warning("not handed over: the store is not usable", cause=str(error))
             return False
 
     def _answers(self, heir: int) -> bool:

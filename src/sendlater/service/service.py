@@ -171,7 +171,7 @@ class Service(HandingOver):
                 if now_s - store_s >= STORE_WATCH_S:
                     store_s = now_s
                     self._look_after_store(stop)
-                    if self._is_asked() and self._hand_over():
+                    if self._hands_over():
                         return
         finally:
             over.set()
@@ -192,15 +192,14 @@ class Service(HandingOver):
 
         If another service is the heir and warm, it gets the space first."""
         try:
-            if self.owner and (self._leaving is not None or self._hand_over()):
-                self._settle_handed_over()
-                self.close()
-                return
+            handed_over = self.owner and (self._leaving is not None or self._hand_over())
             for worker in self._workers if self.owner else ():
                 if worker.lane is None and worker.query is not None:
                     worker.query.stop()
-            self._commit_copies()
-            if self.owner:
+            if handed_over:
+                self._settle_handed_over()
+            elif self.owner:
+                self._commit_copies()
                 within_s = self.settings.stop_timeout_ms / 1_000
                 drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
         except Exception as error:

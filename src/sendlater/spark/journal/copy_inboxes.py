@@ -199,6 +199,7 @@ class Copier:
         seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
         expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
         tags = pair(names.TAGS, "tags")
+        condition = pair(names.IF, "substring(change, 4)")
         # A plan is read by who takes it in, who needs the time from which its intervals count.
         stamp = pair(names.ORIGIN_TIMESTAMP_MS, decimal_text("origin_timestamp_ms"))
         stale = [name for name in names.STALE if name != names.SCHEDULE]
@@ -216,7 +217,8 @@ class Copier:
             if(partition IS NULL, {none}, array({partition})),
             if(expires_ms IS NULL, {none}, array({expires})),
             if(expires_after_ms IS NULL, {none}, array({expires_after})),
-            if(tags IS NULL, {none}, array({tags}))
+            if(tags IS NULL, {none}, array({tags})),
+            if(startswith(change, 'if '), array({condition}), {none})
             ) END AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),

@@ -9,7 +9,7 @@
 --              read from that partition at that position or before
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
 --       if CONDITION|due_ms: written only if the condition holds for what stands under the id after
---              the rows before it, otherwise dropped and counted
+--              the rows before it, otherwise dropped and counted; on a journal see decide
 --       again VERSION|due_ms: the copy of a version (topic/partition/position) of a journal, see
 --              spark/journal/rewrite.py
 --       again VERSION PLANNED_MS CHANGES|due_ms: the same of a recurring schedule, and how far it has come
@@ -204,12 +204,54 @@ local function planned_in(packed)
     return tonumber(string.match(plan, '"planned_ms":(%d+)')), tonumber(string.match(plan, '"changes":(%d+)') or 0)
 end
 
--- Whether a condition holds for what stands under an id.
-local function met(only_if, id, due_ms)
+-- Where a packed record begins to tell the place it was read from, its topic and partition, its position.
+local function origin(packed)
+    local at = select(2, tags_of(packed, 1))
+    for _ = 1, 4 do
+        at = after(packed, at)
+    end
+    local first = string.byte(packed, at)
+    local size = ({[220] = 2, [221] = 4})[first]
+    local left = size and struct.unpack('>I' .. size, packed, at + 1) or first ~= 192 and first - 144 or 0
+    at = at + 1 + (size or 0)
+    for _ = 0, left do
+        at = after(packed, at)
+    end
+    local partition = after(packed, at)
+    local skipped = ({[196] = 2, [217] = 2, [197] = 3, [218] = 3})[string.byte(packed, at)] or 1
+    local number, position = whole(packed, partition)
+    return at, string.sub(packed, at + skipped, partition - 1) .. '/' .. number, (whole(packed, position))
+end
+
+-- Whether a condition holds for what stands under an id; nil if that is known already.
+--
+-- The record stays on its journal as the newest of its id. So what stands afterwards, the new schedule or
+-- the old one, has its place there, and is written again behind it as a copy of that version (see
+-- overtaken). Where nothing stands, its tombstone is written (see surplus).
+local function decide(only_if, id, due_ms, row)
     local score = redis.call('ZSCORE', due, id)
     local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
         or (has_aside and redis.call('HGET', aside, id))
-    return holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+    local met = holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+    if journal == '' then
+        return met
+    end
+    local begins, source, position = origin(row)
+    if packed then
+        local at, from, stands = origin(string.sub(packed, 10))
+        if from == source and stands >= position then
+            return nil
+        elseif not met then
+            local moved = string.sub(packed, 10, at + 8) .. string.sub(row, begins)
+            redis.call('HSET', score and record or aside, id, (score and '' or string.sub(packed, 1, 9)) .. moved)
+        end
+    end
+    if packed or met then
+        redis.call('SADD', overtaken, id)
+    else
+        redis.call('HSET', surplus, id, string.format('if %s/%.0f', source, position))
+    end
+    return met
 end
 
 local earliest = math.huge
@@ -220,9 +262,6 @@ for i = first, #ARGV, 3 do
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
         again, position, changed = string.match(journal ~= '' and change or '', '^again (%S+) ?(%d*) ?(%d*)$')
         only_if = string.match(change, '^if (.+)$')
-    end
-    if only_if then
-        write()
     end
     if again then
         write()
@@ -238,8 +277,14 @@ for i = first, #ARGV, 3 do
         local about = due_ms == '' and ARGV[i + 2] or ''
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
-    if only_if and not met(only_if, id, due_ms) then
-        unmet = unmet + 1
+    local held = true
+    if only_if then
+        write()
+        held = decide(only_if, id, due_ms, ARGV[i + 2])
+    end
+    if not held then
+        -- A direct write repeats what was decided when the record was read.
+        unmet = unmet + (held == false and first > rest and 1 or 0)
     elseif again and (stands or 0) >= 0 then
         -- Not a new version: what stands keeps its position, and its tombstone will name that.
         if stood and stood < position then

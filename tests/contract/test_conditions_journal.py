@@ -1,0 +1,277 @@
+"""Conditions on a journal: what was decided stands, whatever becomes of Redis."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sendlater.clock import FixedClock
+from sendlater.config import Inbox, Settings
+from sendlater.dialects import names
+from sendlater.model import Origin, Record, Schedule
+from sendlater.spark.journal import rewrite as rewriting
+from sendlater.spark.journal.fill_tasks import FillTask
+from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
+from sendlater.store import Batch, Pending
+from sendlater.store.codec import pack, unpack
+from sendlater.store.rebuild import JournalCopy
+
+DUE = {"early": 1_000, "middle": 2_000, "late": 3_000}
+
+
+@dataclass
+class Entry:
+    """A record of the journal: a schedule (of `version`, if it is a copy), or a null."""
+
+    id: bytes
+    value: bytes | None
+    due_ms: int = 0
+    only_if: str = ""
+    version: int | None = None
+    done: int | None = None
+
+
+class World:
+    """A journal of one partition, a store of one shard, and a service in fits and starts."""
+
+    def __init__(self, url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = Settings(
+            bootstrap_servers="unused:1", inboxes=(Inbox(topic="s", journal=True),), space=space
+        )
+        self.url, self.space = url, space
+        self.log: list[Entry | None] = []
+        self.arrived: Counter[bytes] = Counter()
+        self.open: list[tuple[Batch, list[Schedule]]] = []
+        self.number = 0
+        self._open_store()
+        monkeypatch.setattr(rewriting, "_write", self._written)
+        monkeypatch.setattr(rewriting, "REWRITE_AHEAD_MS", -1_000_000)
+
+    def _open_store(self) -> None:
+        self.pending = Pending.open(self.url, space=self.space, shards=1)
+        [self.shard] = self.pending.shards
+        self.owner = self.pending.fence()
+        self.run = self.pending.open_lane(0, owner=self.owner)
+
+    # --- what people write -----------------------------------------------------------------------
+
+    def put(self, value: bytes, *, due_ms: int = 2_000, only_if: str = "", id: bytes = b"a") -> int:
+        self.log.append(Entry(id, value, due_ms, only_if))
+        return len(self.log) - 1
+
+    def cancel(self, id: bytes = b"a") -> None:
+        self.log.append(Entry(id, None))
+
+    def _written(self, _: Any, records: Any) -> None:
+        for record in records:
+            told = dict(record.headers)
+            version = (told.get(names.AGAIN) or told[names.ORIGIN]).decode().rpartition("/")[2]
+            assert names.IF not in told
+            if record.value is None:
+                self.log.append(Entry(record.key, None, done=int(version)))
+            else:
+                due_ms = int(told[names.DUE_MS])
+                self.log.append(Entry(record.key, record.value, due_ms, version=int(version)))
+
+    # --- what the service does -------------------------------------------------------------------
+
+    def _row(self, at: int, entry: Entry) -> list[Any]:
+        if entry.value is None:
+            return [entry.id, "", "" if entry.done is None else f"s/0/{entry.done}"]
+        due: Any = entry.due_ms
+        if entry.only_if:
+            due = f"if {entry.only_if}|{due}"
+        if entry.version is not None:
+            due = f"again s/0/{entry.version}|{due}"
+        return [entry.id, due, pack(self._schedule(at, entry))]
+
+    def _schedule(self, at: int, entry: Entry) -> Schedule:
+        origin = Origin(topic="s", partition=0, position=at, timestamp_ms=10_000 + at)
+        record = Record(topic="t", value=entry.value, headers=[("h", b"1"), ("g", None)])
+        return Schedule(
+            id=entry.id, due_ms=entry.due_ms, record=record, dialect="headers", origin=origin
+        )
+
+    def seen(self) -> int:
+        return self.shard.seen().get("s/0", 0)
+
+    def read(self, count: int = 10**6) -> None:
+        """Intake reads some records, in one call."""
+        at = self.seen()
+        end = min(len(self.log), at + count)
+        rows = [
+            part
+            for n, entry in enumerate(self.log[at:end], at)
+            if entry is not None
+            for part in self._row(n, entry)
+        ]
+        before = self.shard.client.hget(self.shard.keys["seen"], "s/0") or b""
+        ends = [("s/0", before.decode(), str(end))]
+        self.shard.park(rows, owner=str(self.owner), ends=ends, journal=True)
+
+    def look_after(self) -> None:
+        rescue_overtaken(self.settings, self.pending, clock=FixedClock(0))
+        bury_surplus(self.settings, self.pending)
+
+    def settle_down(self) -> None:
+        """Everything is read, also what the service writes because of it."""
+        for _ in range(20):
+            self.read()
+            self.look_after()
+            if self.seen() == len(self.log):
+                break
+        else:
+            raise AssertionError("it goes round in circles")
+
+    def claim(self, now_ms: int) -> None:
+        self.number += 1
+        batch = Batch(0, self.run, now_ms, self.number)
+        got = self.shard.claim(batch, owner=self.owner, now_ms=now_ms, count_max=9)
+        rows = [unpack(i, row) for i, row in zip(got.ids, got.packed, strict=True)]
+        self.open.append((batch, rows))
+
+    def deliver(self) -> None:
+        """What was claimed arrives, and its tombstones do."""
+        for _, rows in self.open:
+            for one in rows:
+                self.arrived[one.record.value or b""] += 1
+                assert one.origin is not None
+                self.log.append(Entry(one.id, None, done=one.origin.position))
+
+    def settle(self) -> None:
+        for batch, _ in self.open:
+            self.pending.settle(batch)
+        self.open.clear()
+
+    def put_back(self) -> None:
+        """A crash before anything of what was claimed was sent."""
+        self.open.clear()
+        self._open_store()
+        self.pending.release_all(owner=self.owner)
+
+    # --- what becomes of Redis -------------------------------------------------------------------
+
+    def standing(self) -> tuple[dict[bytes, tuple[int, int, Entry]], int]:
+        """As spark/journal/standing.py, and where intake goes on."""
+        last: dict[bytes, tuple[int, int, Entry]] = {}
+        done: dict[bytes, int] = {}
+        asked = [(n, e) for n, e in enumerate(self.log) if e and e.only_if]
+        for at, entry in enumerate(self.log):
+            if entry is None or entry.only_if:
+                continue
+            if entry.done is not None:
+                done[entry.id] = max(done.get(entry.id, -1), entry.done)
+            else:
+                version = at if entry.version is None else entry.version
+                if (version, at) >= last.get(entry.id, (-1, -1))[:2]:
+                    last[entry.id] = (version, at, entry)
+        decided = {i: max(last.get(i, (-1,))[0], done.get(i, -1)) for i in {*last, *done}}
+        first = [n for n, e in asked if n > decided.get(e.id, -1)]
+        stands = {
+            i: found
+            for i, found in last.items()
+            if found[2].value is not None and found[0] > done.get(i, -1)
+        }
+        return stands, min(first, default=len(self.log))
+
+    def rebuild(self) -> None:
+        """FLUSHALL, and the store is filled from the journal."""
+        self.lose()
+        stands, end = self.standing()
+        rows: list[Any] = []
+        for i, (version, _, entry) in stands.items():
+            packed = pack(self._schedule(version, entry))
+            rows += (i, entry.due_ms, packed, f"s/0/{version}")
+        task = FillTask(redis_url=self.url, space=self.space, shards=1, owner=self.owner)
+        task._write(self.pending, 0, rows, 0)
+        JournalCopy(self.pending, owner=self.owner).complete({"s/0": end}, journals="s")
+
+    def lose(self) -> None:
+        for key in self.shard.client.scan_iter(f"*{self.space}*"):
+            self.shard.client.delete(key)
+        self.open.clear()
+        self._open_store()
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        client = self.shard.client
+        return {key: client.dump(key) for key in client.scan_iter(f"*{self.space}*")}
+
+    def go_back(self, snapshot: dict[bytes, bytes]) -> None:
+        self.lose()
+        client = self.shard.client
+        for key in client.scan_iter(f"*{self.space}*"):
+            client.delete(key)
+        for key, value in snapshot.items():
+            client.restore(key, 0, value)
+        self._open_store()
+        self.pending.release_all(owner=self.owner)
+
+    def compact(self) -> None:
+        last = {entry.id: at for at, entry in enumerate(self.log) if entry}
+        self.log = [e if e and last[e.id] == at else None for at, e in enumerate(self.log)]
+
+    def stands(self, id: bytes = b"a") -> tuple[bytes | None, int] | None:
+        found = self.pending.get(id)
+        return None if found is None else (found.record.value, found.due_ms)
+
+
+@pytest.fixture
+def world(redis_url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(redis_url, space, monkeypatch)
+
+
+CASES = [
+    *[(word, None, 2_000, word != "version=0") for word in ("absent", "earlier", "later")],
+    ("version=0", None, 2_000, False),
+    ("absent", 2_000, 1_000, False),
+    ("earlier", 2_000, 1_000, True),
+    ("earlier", 2_000, 2_000, False),
+    ("later", 2_000, 3_000, True),
+    ("later", 2_000, 1_000, False),
+    ("version=0", 2_000, 1_000, False),
+    ("version", 2_000, 1_000, True),
+]
+STAGES = ["undecided", "unwritten", "written", "read", "compacted"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("only_if", "standing_ms", "due_ms", "met"), CASES)
+def test_what_was_decided_stands_in_a_store_that_is_filled_again(
+    world: World, only_if: str, standing_ms: int | None, due_ms: int, met: bool, stage: str
+) -> None:
+    if standing_ms is not None:
+        world.put(b"old", due_ms=standing_ms)
+        world.read()
+    if only_if == "version":
+        found = world.pending.get(b"a")
+        assert found is not None
+        only_if = f"version={found.version}"
+    world.put(b"new", due_ms=due_ms, only_if=only_if)
+    old = None if standing_ms is None else (b"old", standing_ms)
+    expected = (b"new", due_ms) if met else old
+    if stage != "undecided":
+        world.read()
+        assert world.stands() == expected
+        assert world.pending.counts()["unmet"] == (not met)
+    if stage in ("written", "compacted"):
+        world.look_after()
+    if stage in ("read", "compacted"):
+        world.settle_down()
+        assert world.pending.counts()["unmet"] == (not met)
+    if stage == "compacted":
+        world.compact()
+    for _ in range(2):
+        world.rebuild()
+        world.settle_down()
+        assert world.stands() == expected
+    assert world.standing()[1] == len(world.log), "decided"
+    # It leaves nothing behind.
+    world.claim(9_000)
+    world.deliver()
+    world.settle()
+    world.settle_down()
+    world.rebuild()
+    world.settle_down()
+    assert world.stands() is None
+    assert world.arrived == ({expected[0]: 1} if expected else {})

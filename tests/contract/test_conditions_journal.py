@@ -1,10 +1,14 @@
 """Conditions on a journal: what was decided stands, whatever becomes of Redis."""
 
+import os
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
@@ -43,7 +47,8 @@ class World:
         self.log: list[Entry | None] = []
         self.arrived: Counter[bytes] = Counter()
         self.open: list[tuple[Batch, list[Schedule]]] = []
-        self.number = 0
+        self.sent: set[tuple[bytes, int]] = set()
+        self.number = self.held = 0
         self._open_store()
         monkeypatch.setattr(rewriting, "_write", self._written)
         monkeypatch.setattr(rewriting, "REWRITE_AHEAD_MS", -1_000_000)
@@ -125,6 +130,8 @@ class World:
             raise AssertionError("it goes round in circles")
 
     def claim(self, now_ms: int) -> None:
+        if self.seen() < self.held:
+            return  # a start delivers nothing before it has read what was there
         self.number += 1
         batch = Batch(0, self.run, now_ms, self.number)
         got = self.shard.claim(batch, owner=self.owner, now_ms=now_ms, count_max=9)
@@ -137,18 +144,28 @@ class World:
             for one in rows:
                 self.arrived[one.record.value or b""] += 1
                 assert one.origin is not None
+                self.sent.add((one.id, one.origin.position))
                 self.log.append(Entry(one.id, None, done=one.origin.position))
+            rows.clear()
 
     def settle(self) -> None:
         for batch, _ in self.open:
             self.pending.settle(batch)
         self.open.clear()
 
-    def put_back(self) -> None:
-        """A crash before anything of what was claimed was sent."""
+    def crash(self) -> None:
+        """Another service starts: it looks up what was sent, and puts the rest back."""
         self.open.clear()
         self._open_store()
+        for batch in self.shard.client.hkeys(self.shard.keys["batches"]):
+            key = self.shard.keys["batches"] + ":" + batch.decode()
+            for i, packed in self.shard.client.hgetall(key).items():
+                found = unpack(i, b"\xcf" + packed[1:]).origin
+                assert found is not None
+                if (i, found.position) in self.sent:
+                    self.shard.client.hdel(key, i)
         self.pending.release_all(owner=self.owner)
+        self.held = len(self.log)
 
     # --- what becomes of Redis -------------------------------------------------------------------
 
@@ -192,6 +209,7 @@ class World:
             self.shard.client.delete(key)
         self.open.clear()
         self._open_store()
+        self.held = len(self.log)
 
     def snapshot(self) -> dict[bytes, bytes]:
         client = self.shard.client
@@ -204,12 +222,64 @@ class World:
             client.delete(key)
         for key, value in snapshot.items():
             client.restore(key, 0, value)
-        self._open_store()
-        self.pending.release_all(owner=self.owner)
+        self.crash()
 
     def compact(self) -> None:
         last = {entry.id: at for at, entry in enumerate(self.log) if entry}
         self.log = [e if e and last[e.id] == at else None for at, e in enumerate(self.log)]
+
+    def agree(self) -> None:
+        """The store and its journal say the same, and everything is decided."""
+        on_journal, end = self.standing()
+        found = {i: (e.value, e.due_ms) for i, (_, _, e) in on_journal.items()}
+        stands = self.stands()
+        assert found == ({} if stands is None else {b"a": stands}), self.log
+        assert end == len(self.log), self.log
+
+    def step(self, word: str, number: int, value: bytes, kept: Any) -> Any:
+        due_ms = number * 1_000
+        standing = self.pending.get(b"a")
+        match word:
+            case "absent" | "earlier" | "later":
+                self.put(value, due_ms=due_ms, only_if=word)
+            case "version" if standing is not None:
+                self.put(value, due_ms=due_ms, only_if=f"version={standing.version}")
+            case "plain":
+                self.put(value, due_ms=due_ms)
+            case "cancel":
+                self.cancel()
+            case "read":
+                self.read(number)
+            case "claim":
+                self.claim(due_ms)
+            case "deliver":
+                self.deliver()
+            case "settle":
+                self.deliver()
+                self.settle()
+            case "crash":
+                self.crash()
+            case "look after" if self.seen() >= self.held:
+                self.look_after()
+            case "snapshot":
+                return self.snapshot()
+            case "compact" if self.standing()[1] == len(self.log):
+                self.compact()
+            case "rebuild" | "go back":
+                back = word == "go back" and kept is not None
+                idle = not self.open
+                if idle:
+                    self.settle_down()
+                before = self.stands()
+                if back:
+                    self.go_back(kept)
+                else:
+                    self.rebuild()
+                self.settle_down()
+                if idle:
+                    assert self.stands() == before, self.log
+                self.agree()
+        return kept
 
     def stands(self, id: bytes = b"a") -> tuple[bytes | None, int] | None:
         found = self.pending.get(id)
@@ -275,3 +345,57 @@ def test_what_was_decided_stands_in_a_store_that_is_filled_again(
     world.settle_down()
     assert world.stands() is None
     assert world.arrived == ({expected[0]: 1} if expected else {})
+
+
+WORDS = ["absent", "earlier", "later", "version", "plain", "cancel", "read", "claim", "deliver"]
+WORDS += ["settle", "crash", "look after", "rebuild", "compact", "snapshot", "go back"]
+STEPS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 5)), max_size=25)
+
+
+@settings(
+    max_examples=int(os.environ.get("EXAMPLES", "150")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(steps=STEPS)
+def test_in_any_history_the_store_and_its_journal_agree(redis_url, steps):
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(redis_url, f"t{uuid.uuid4().hex[:12]}", patch)
+        kept = None
+        for n, (word, number) in enumerate(steps):
+            kept = world.step(word, number, b"%d" % n, kept)
+        world.crash()
+        world.settle_down()
+        world.agree()
+        world.claim(9_000)
+        world.deliver()
+        world.settle()
+        world.settle_down()
+        world.agree()
+        assert max(world.arrived.values(), default=0) <= 1, world.arrived
+        world.lose()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("asked", [1, 3])
+def test_a_store_that_forgot_a_delivery_learns_it_from_the_tombstone(world, asked, copied):
+    """It takes what stood for standing, and decides again once it reads that it had left."""
+    world.put(b"old", due_ms=1_000)
+    world.read()
+    kept = world.snapshot()
+    world.claim(1_000)
+    for n in range(asked):
+        world.put(b"%d" % n, due_ms=2_000 - n, only_if="absent")
+    world.deliver()
+    world.settle()
+    world.read(asked)
+    assert world.stands() == (b"0", 2_000)
+    if copied:
+        world.settle_down()
+    world.go_back(kept)
+    world.settle_down()
+    world.agree()
+    assert world.stands() == (b"0", 2_000)
+    world.claim(9_000)
+    world.deliver()
+    assert world.arrived == {b"old": 1, b"0": 1}

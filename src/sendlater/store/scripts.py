@@ -4,7 +4,7 @@ Code that many scripts need is put in front of them here. A script with a key `s
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
-`uses: waiting` it has what is in lua/parts/waiting.lua. Each knows LIMITED: what waits for its
+`uses: packed` and `uses: waiting` it has what is in these files of lua/parts. Each knows LIMITED: what waits for its
 topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
 """
 
@@ -101,8 +101,9 @@ class Script:
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:
             lines.append(_part("tags"))
-        if "waiting" in uses:
-            lines.append(_part("waiting"))
+        for part in ("packed", "waiting"):
+            if part in uses:
+                lines.append(_part(part))
         if declared.get("full") == "goes on":
             lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.

@@ -201,5 +201,7 @@ METADATA_MS_MAX = 10_000
 """How often Spark's Kafka sources look for new partitions."""
 HORIZON_MS_MIN = 5_000
 """Shortest horizon: planning reads whole journals twice in this time."""
+COMPACTION_LAG_MS = 600_000
+"""How long a journal that we create keeps what is followed by a newer record of its id."""
 REWRITE_AHEAD_MS = 60_000
 """Schedules due sooner are not written to their journal again: compaction is slower than that."""

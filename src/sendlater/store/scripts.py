@@ -4,8 +4,8 @@ Code that many scripts need is put in front of them here. A script with a key `s
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
-`uses: packed` and `uses: waiting` it has what is in these files of lua/parts. Each knows LIMITED: what waits for its
-topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
+`uses: packed` or `uses: waiting` it has what is in that file of lua/parts. Each knows LIMITED: what
+waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
 """
 
 import hashlib

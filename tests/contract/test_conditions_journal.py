@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
+from sendlater.dialects.recurrence import make_plan, read_text
 from sendlater.model import Origin, Record, Schedule
+from sendlater.spark.delivery.recurring import advanced
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.fill_tasks import FillTask
 from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
@@ -349,6 +351,79 @@ def test_what_was_decided_stands_in_a_store_that_is_filled_again(
     assert world.arrived == ({expected[0]: 1} if expected else {})
 
 
+@pytest.mark.parametrize("arrives", [False, True])
+def test_what_was_being_delivered_leaves_or_takes_the_place_of_the_record(
+    world: World, arrives: bool
+) -> None:
+    """It is told only when it is known which of the two."""
+    world.put(b"old", due_ms=1_000)
+    world.read()
+    world.claim(1_000)
+    world.put(b"new", only_if="absent")
+    world.settle_down()
+    assert len(world.log) == 2
+    if arrives:
+        world.deliver()
+    world.crash()
+    world.settle_down()
+    world.agree()
+    assert world.stands() == (None if arrives else (b"old", 1_000))
+    assert world.pending.counts()["unmet"] == 1
+    world.compact()
+    world.rebuild()
+    world.settle_down()
+    assert world.stands() == (None if arrives else (b"old", 1_000))
+
+
+def test_what_is_set_aside_keeps_its_place_too(world: World) -> None:
+    world.put(b"old", due_ms=1_000)
+    world.read()
+    world.claim(1_000)
+    world.shard.set_aside(world.open[0][0], [b"a"])
+    world.put(b"new", only_if="absent")
+    world.settle_down()
+    world.agree()
+    [(_, packed)] = world.shard.aside(count_max=9)[1].items()
+    found = unpack(b"a", packed)
+    assert found.origin is not None
+    assert (found.record.value, found.due_ms, found.origin.position) == (b"old", 1_000, 1)
+
+
+def test_of_many_in_one_call_each_is_decided_by_those_before_it(world: World) -> None:
+    for n, (due_ms, only_if) in enumerate(
+        [(3, "absent"), (2, "later"), (4, "later"), (1, "absent"), (2, "earlier"), (9, "version=0")]
+    ):
+        world.put(b"%d" % n, due_ms=due_ms, only_if=only_if)
+    world.put(b"other", id=b"b", only_if="later")
+    world.read()
+    assert (world.stands(), world.stands(b"b")) == ((b"4", 2), (b"other", 2_000))
+    assert world.pending.counts()["unmet"] == 3
+    world.settle_down()
+    assert len(world.log) == 9, "one copy of each id"
+    assert [entry.version for entry in world.log[7:] if entry] in ([5, 6], [6, 5])
+
+
+def test_what_recurs_keeps_its_plan_and_goes_on_from_it(world: World) -> None:
+    """Also where an occurrence has left its copy that a store has forgotten."""
+    plan = make_plan(now_ms=0, every_ms=60_000)
+    first = world._schedule(0, Entry(b"a", b"v", plan.due_ms(b"a")))
+    first = replace(first, plan=plan.text, tags=("order:7",))
+    found = advanced(first, now_ms=first.due_ms, journals=["s"])
+    again = found.again
+    assert again is not None
+    planned = read_text(again.plan).planned_ms
+    asked = world._schedule(1, Entry(b"a", b"new"))
+    rows = [b"a", first.due_ms, pack(first), b"a", "if absent|2000", pack(asked)]
+    world.shard.park(rows, journal=True)
+    world.shard.park([b"a", f"again s/0/0 {planned} 0|{again.due_ms}", pack(again)], journal=True)
+    stands = world.pending.get(b"a")
+    assert stands is not None
+    assert stands.origin is not None
+    assert (stands.due_ms, stands.plan, stands.tags) == (again.due_ms, again.plan, again.tags)
+    assert stands.origin.position == 1
+    assert [one.due_ms for one in world.pending.list(count_max=9, tag="order:7")] == [again.due_ms]
+
+
 WORDS = ["absent", "earlier", "later", "version", "plain", "cancel", "read", "claim", "deliver"]
 WORDS += ["settle", "crash", "look after", "rebuild", "compact", "snapshot", "go back"]
 STEPS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 5)), max_size=25)
@@ -375,6 +450,8 @@ def test_in_any_history_the_store_and_its_journal_agree(redis_url, steps):
         world.settle_down()
         world.agree()
         assert max(world.arrived.values(), default=0) <= 1, world.arrived
+        left = ("overtaken:otherwise", "overtaken", "surplus", "due", "record")
+        assert not [n for n in left if world.shard.client.exists(f"{{{world.space}:0}}:{n}")]
         world.lose()
 
 

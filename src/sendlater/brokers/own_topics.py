@@ -16,7 +16,7 @@ LOOK_PAUSE_S = 0.1
 LIVENESS_RETENTION_MS = "3600000"
 """An hour: each probe is read once."""
 JOURNAL = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(COMPACTION_LAG_MS)}
-"""Settings of a journal that is missing. A record with a condition is decided by the one before it."""
+"""Of a journal that we create. A record with a condition is decided by the one before it."""
 
 _log = structlog.get_logger()
 

@@ -271,6 +271,7 @@ class World:
                 return None  # a store goes back by moments only, compaction takes longer
             case "rebuild" | "go back":
                 back = word == "go back" and kept is not None
+                kept = kept if back else None  # a Redis that was wiped does not go back
                 idle = not self.open
                 if idle:
                     self.settle_down()
@@ -373,6 +374,25 @@ def test_what_was_being_delivered_leaves_or_takes_the_place_of_the_record(
     world.rebuild()
     world.settle_down()
     assert world.stands() == (None if arrives else (b"old", 1_000))
+
+
+def test_what_was_put_back_and_delivered_is_so_in_a_store_that_forgot_both(world: World) -> None:
+    world.put(b"old", due_ms=1_000)
+    world.read()
+    world.claim(1_000)
+    world.put(b"new", only_if="absent")
+    world.settle_down()
+    kept = world.snapshot()
+    world.crash()
+    world.settle_down()
+    world.claim(1_000)
+    world.deliver()
+    world.settle()
+    world.go_back(kept)
+    world.settle_down()
+    world.agree()
+    assert world.stands() is None
+    assert world.arrived == {b"old": 1}
 
 
 def test_what_is_set_aside_keeps_its_place_too(world: World) -> None:

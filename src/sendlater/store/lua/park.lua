@@ -257,7 +257,10 @@ for i = first, #ARGV, 3 do
             stands = packed and 0 or 1
         else
             stands = beside(id, again)
-            if stands == 0 and has_otherwise then
+            if (stands or 0) < 0 and redis.call('HGET', surplus, id) == 'if ' .. again then
+                -- It was being delivered when that condition did not hold, is put back, and has yet to take its place.
+                stands = 1
+            elseif stands == 0 and has_otherwise then
                 redis.call('HDEL', otherwise, id)
             end
         end

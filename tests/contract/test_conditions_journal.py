@@ -423,6 +423,21 @@ def test_of_many_in_one_call_each_is_decided_by_those_before_it(world: World) ->
     assert [entry.version for entry in world.log[7:] if entry] in ([5, 6], [6, 5])
 
 
+@pytest.mark.parametrize("only_if", ["absent", "later"])
+def test_what_is_read_once_more_is_neither_decided_nor_counted_again(
+    world: World, only_if: str
+) -> None:
+    world.put(b"old", due_ms=1_000)
+    world.read()
+    world.put(b"new", due_ms=2_000, only_if=only_if)
+    world.settle_down()
+    stood, end = world.stands(), len(world.log)
+    world.shard.client.hset(world.shard.keys["seen"], "s/0", "1")
+    world.settle_down()
+    assert (world.stands(), len(world.log)) == (stood, end)
+    assert world.pending.counts()["unmet"] == (only_if == "absent")
+
+
 def test_what_recurs_keeps_its_plan_and_goes_on_from_it(world: World) -> None:
     """Also where an occurrence has left its copy that a store has forgotten."""
     plan = make_plan(now_ms=0, every_ms=60_000)

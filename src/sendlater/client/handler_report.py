@@ -41,6 +41,7 @@ class HandlerReport:
         await self._task
 
     async def _run(self) -> None:
+        await asyncio.to_thread(self._try, self._forget_gone)
         while not self._stopping.is_set():
             await asyncio.to_thread(self._try, self._tell)
             with suppress(TimeoutError):
@@ -60,3 +61,7 @@ class HandlerReport:
     def _tell(self, handling: Any) -> None:
         tallies = {type_: asdict(tally) for type_, tally in self._tallies().items()}
         handling.tell(self._name, self._group, tallies, now_ms=self._scheduler.now_ms())
+
+    def _forget_gone(self, handling: Any) -> None:
+        # What killed workers told must not pile up, even if nobody looks at it.
+        handling.told(now_ms=self._scheduler.now_ms())

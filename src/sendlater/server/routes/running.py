@@ -55,10 +55,10 @@ def show_handlers(reports: Iterable[Report], *, shared: bool) -> list[dict[str, 
             found[report.group, type_].append(tally)
     shown = []
     for (group, type_), tallies in sorted(found.items()):
-        sums = {name: sum(tally[name] for tally in tallies) for name in SUMS}
+        sums = {name: sum(tally.get(name, 0) for tally in tallies) for name in SUMS}
         if shared:
-            sums["ready"] = max(tally["ready"] for tally in tallies)
-        errors = sorted({tally["error"] for tally in tallies} - {""})
+            sums["ready"] = max(tally.get("ready", 0) for tally in tallies)
+        errors = sorted({tally.get("error", "") for tally in tallies} - {""})
         shown.append(
             {"group": group, "type": type_, "workers": len(tallies), **sums, "errors": errors}
         )

@@ -46,6 +46,7 @@ POINTS = 8
 """Of the last hour, before the pictures are taken: two minutes."""
 P99_MS_MAX = 300
 """The pictures show an installation on time: on a busy machine, they wait for it."""
+TRIES = 5
 FAULTY = 4_037
 """A customer whose invoices fail."""
 TOPICS = {"reminders": 5, "invoices": 3, "orders.retry": 2, "emails": 4, "payments": 1}
@@ -234,7 +235,7 @@ def moving_picture(page: Page, url: str) -> bytes:
 
 def calm(settings: Settings) -> HttpProcess:
     """REST, started again until what it has seen was on time."""
-    while True:
+    for _ in range(TRIES):
         served = HttpProcess(settings, redis_url=settings.redis.get_secret_value())
         with httpx2.Client(base_url=served.url) as client:
 
@@ -246,6 +247,7 @@ def calm(settings: Settings) -> HttpProcess:
         if late_ms is not None and late_ms <= P99_MS_MAX:
             return served
         served.close()
+    raise AssertionError(f"never on time: {late_ms} ms; other programs may keep this machine busy")
 
 
 def main(directory: Path) -> None:

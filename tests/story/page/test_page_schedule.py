@@ -67,7 +67,7 @@ def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
     with alone.scheduler() as s:
         paris = {"zone": "Europe/Paris", "start": "2035-03-24T00:00:00Z"}
         s.send_later("reports", "m", id="nightly", cron="30 2 * * *", **paris)
-        s.send_later("polls", "m", id="poll", every="15m", count=3)
+        s.send_later("polls", "m", id="poll", every="63m", count=3)
         s.send_later("polls", "m", id="once", delay=7_200)
     with opened(browser, alone) as page:
         page.goto("/schedule?id=nightly")
@@ -83,7 +83,7 @@ def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
         assert not result.violations_count, result.generate_report()
         page.goto("/schedule?id=poll")
         expect(times).to_have_count(3)
-        expect(page.locator("#plan")).to_contain_text("every 15.0 min")
+        expect(page.locator("#plan")).to_contain_text("every 1 h 3 min")
         expect(page.locator("#plan dd").nth(1)).to_have_text("3")
         expect(page.locator("#next .note")).to_have_count(0)
         page.goto("/schedule?id=once")

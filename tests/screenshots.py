@@ -96,7 +96,6 @@ def handlers(here: Installation) -> Iterator[None]:
     app = Handlers(here.settings, redis_url=here.redis_url, group="billing")
 
     async def handle(event: dict[str, int]) -> None:
-        await asyncio.sleep(0.02)
         if event["customer"] == FAULTY:
             raise Dead(f"no account {FAULTY}")
         if event["customer"] % 50 == 0:
@@ -146,7 +145,7 @@ def one_with_a_life(here: Installation, page: Page) -> None:
             sent = Record(topic="schedules", key=b"order-4711", value=value, headers=headers)
             scheduler.broker.send(sent)
             scheduler.broker.flush()
-            wait_until(lambda value=value: stands(here, value), "it is pending")
+            wait_until(lambda value=value: stands(here, value), "it is pending", timeout_s=LIVE_S)
     page.request.patch(f"{here.url}/v1/schedules/order-4711", data={"delay": "30h"})
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from sendlater.client.event_worker import Tally
 from sendlater.client.quiet_log import log
-from sendlater.errors import SendlaterError
 
 if TYPE_CHECKING:
     from sendlater.client.scheduler import Scheduler
@@ -55,7 +54,7 @@ class HandlerReport:
             pending = self._scheduler.pending
             if hasattr(pending, "client"):
                 work(Handling(pending))
-        except SendlaterError as error:
+        except Exception as error:
             log().debug("cannot report what handlers count", cause=str(error))
 
     def _tell(self, handling: Any) -> None:

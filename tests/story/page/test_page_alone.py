@@ -29,7 +29,8 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             page.get_by_role("button", name="Send one due in 10 s").click()
             expect(page.locator("#first-told")).to_contain_text("due in")
             expect(page.locator("#first-told")).to_contain_text(
-                re.compile(r"Arrived on hello, [\d.]+ m?s after its due time")
+                re.compile(r"Arrived on hello, [\d.]+ m?s after its due time"),
+                timeout=90_000,
             )
             page.get_by_role("button", name="Python", exact=True).click()
             exec(page.locator("#sample").inner_text(), {})

@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from sendlater.model import Record, Schedule
 
 pytestmark = pytest.mark.story
+BUSY_MS = 90_000
+"""Deliveries may take this long on a machine that runs much else."""
 
 
 def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, installation):
@@ -17,10 +19,11 @@ def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, ins
         for n in range(20):
             s.send_later("emails", f"m{n}", id=f"soon-{n}", delay=0.2)
     expect(page.get_by_role("heading", level=1)).to_have_text(
-        re.compile(r"On time(: p99| again: p99 was) .* over the last ")  # this machine may be busy
+        re.compile(r"On time(: p99| again: p99 was) .* over the last "),
+        timeout=BUSY_MS,
     )
     expect(page.locator("#numbers .card").first).to_have_id("number-late")
-    expect(page.locator("#number-late b")).to_contain_text(" ms")
+    expect(page.locator("#number-late b")).to_have_text(re.compile(r"\d m?s$"))
     expect(page.locator("#number-pending b")).to_have_text(re.compile(r"^200,\d{3}$"))
     expect(page.locator("#number-pending small")).to_contain_text(re.compile(r"[1-9].* in a day"))
     expect(page.locator("#number-overdue b")).to_have_text("0")

@@ -117,6 +117,8 @@ RECENT_COUNT_MAX = 5_000
 """Last deliveries that each shard keeps for the page: about half a megabyte."""
 RECENT_TOLD_MAX = 50
 """Most deliveries one call adds to that list; at higher rates the list is a sample."""
+HANDLERS_HEARD_MS = 15_000
+"""A worker that has told nothing of its handlers for this long is forgotten."""
 OVERDUE_AFTER_MS = 1_000
 """A schedule still pending this long after its due time counts as overdue."""
 

@@ -11,6 +11,7 @@ import redis
 import structlog
 
 from sendlater.errors import StoreUnavailable
+from sendlater.store.at_work import HANDOVERS_MAX, STANDBY_MS, lease_keys
 from sendlater.store.connection import connect
 from sendlater.store.rebuild import RENEWALS, STANDBY_WATCH_S
 from sendlater.store.scripts import script
@@ -37,7 +38,7 @@ class Lease:
         renewed, so that another service takes over from one that cannot work any more."""
         # Its own connection: renewing must not wait for other commands.
         self._client: Any = connect(url)
-        self._key = f"{{{space}:0}}:lease"
+        self._keys = lease_keys(space)
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._lease_ms, self._works = lease_ms, works
         self._stop = threading.Event()
@@ -47,8 +48,8 @@ class Lease:
         """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
         try:
             if by_force:
-                self._client.delete(self._key)
-            taken = bool(self._renew())
+                self._client.delete(self._keys["lease"])
+            taken = self._renew()
         except redis.exceptions.RedisError as error:
             raise StoreUnavailable(f"Redis does not answer: {error}") from error
         if taken and self._thread is None:
@@ -70,10 +71,17 @@ class Lease:
                 waiting()
         return True
 
-    def _renew(self) -> Any:
-        return script("lease")(
-            self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
+    def _renew(self, lease_ms: int | None = None) -> bool:
+        got = script("lease")(
+            self._client,
+            **self._keys,
+            holder=self._holder,
+            lease_ms=self._lease_ms if lease_ms is None else lease_ms,
+            now_ms=time.time_ns() // 1_000_000,
+            standby_ms=STANDBY_MS,
+            handovers_max=HANDOVERS_MAX,
         )
+        return bool(got)
 
     def _keep(self) -> None:
         while not self._stop.wait(self._lease_ms / 1_000 / RENEWALS):
@@ -88,7 +96,7 @@ class Lease:
 
     def holder(self) -> str:
         """The holder; empty if there is none."""
-        return (self._client.get(self._key) or b"").decode()
+        return (self._client.get(self._keys["lease"]) or b"").decode()
 
     def release(self) -> None:
         """Give the lease back, so that the next service starts at once."""
@@ -97,6 +105,6 @@ class Lease:
             return
         self._thread.join(self._lease_ms / 1_000)
         try:
-            script("lease")(self._client, lease=self._key, holder=self._holder, lease_ms=0)
+            self._renew(0)
         except (redis.exceptions.RedisError, StoreUnavailable) as error:
             _log.warning("the lease will run out by itself", cause=str(error))

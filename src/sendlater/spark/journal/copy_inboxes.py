@@ -66,9 +66,9 @@ class Copier:
             .option("maxOffsetsPerTrigger", str(self._settings.intake_rows))
             .load()
         )
-        fresh = records.selectExpr("*", f"{_PLACE} AS place").join(
-            self._uncommitted(known), "place", "left_anti"
-        )
+        # Broadcast: a shuffle would change the order of the versions of an id.
+        copied = F.broadcast(self._uncommitted(known))
+        fresh = records.selectExpr("*", f"{_PLACE} AS place").join(copied, "place", "left_anti")
         return (
             self._copies(fresh.drop("place"))
             .writeStream.queryName("copying")

@@ -120,6 +120,8 @@ RECENT_COUNT_MAX = 5_000
 """Last deliveries that each shard keeps for the page: about half a megabyte."""
 RECENT_TOLD_MAX = 50
 """Most deliveries one call adds to that list; at higher rates the list is a sample."""
+HANDLERS_HEARD_MS = 15_000
+"""A worker that has told nothing of its handlers for this long is forgotten."""
 OVERDUE_AFTER_MS = 1_000
 """A schedule still pending this long after its due time counts as overdue."""
 
@@ -204,5 +206,7 @@ METADATA_MS_MAX = 10_000
 """How often Spark's Kafka sources look for new partitions."""
 HORIZON_MS_MIN = 5_000
 """Shortest horizon: planning reads whole journals twice in this time."""
+COMPACTION_LAG_MS = 600_000
+"""How long a journal that we create keeps what is followed by a newer record of its id."""
 REWRITE_AHEAD_MS = 60_000
 """Schedules due sooner are not written to their journal again: compaction is slower than that."""

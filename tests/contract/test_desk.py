@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -109,6 +110,35 @@ def test_the_timeline_counts_all_and_tells_topics_by_a_sample(admin: Admin) -> N
     assert many.sampled
     assert [sum(each) for each in zip(*many.topics.values(), strict=True)] == [500, 500, 0]
     assert admin.last_due_ms() == 21
+
+
+def test_the_timeline_tells_apart_what_recurs(admin: Admin) -> None:
+    """Whatever stands before the plan in its record; the same bytes in a payload are no plan."""
+    sizes = (None, 0, 31, 32, 255, 256, 70_000)
+    rows = [
+        Schedule(
+            id=b"%d" % n,
+            due_ms=n,
+            record=Record(
+                topic="t" * (1 + 40 * (n % 3)),
+                value=None if size is None else (b"\xc4\x0esendlater-plan" * size)[:size],
+                key=None if key is None else b"k" * key,
+                partition=partition,
+                headers=[("h", b"v")] * (20 * (n % 2)),
+            ),
+            plan="a plan" if n % 5 < 2 else "",
+            tags=("a",) * (n % 4 // 3),
+        )
+        for n, (size, key, partition) in enumerate(
+            product(sizes, sizes, (None, 0, 127, 128, 256, 70_000))
+        )
+    ]
+    put(admin, rows)
+    told = admin.timeline(range(len(rows) + 1))
+    assert told.counts == [1] * len(rows)
+    assert told.recurring == [int(bool(row.plan)) for row in rows]
+    topics = [next(t for t, each in told.topics.items() if each[n]) for n in range(len(rows))]
+    assert topics == [row.record.topic for row in rows]
 
 
 def test_all_stops_at_its_limit(admin: Admin) -> None:

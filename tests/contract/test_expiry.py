@@ -12,7 +12,7 @@ from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
 from sendlater.errors import BadTime, NotSupported
 from sendlater.limits import CLAIM_COUNT_MAX
-from sendlater.model import DUE_MS_MAX, Expiry, Moved, Origin, Record, Schedule
+from sendlater.model import DUE_MS_MAX, Expiry, Moved, Origin, Record, Schedule, Target
 from sendlater.operations.acceptance import inbox_record
 from sendlater.service.metrics import StoreMetrics
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
@@ -301,6 +301,7 @@ def test_a_failed_batch_leaves_what_has_expired_to_the_next_claim(here, monkeypa
         return dict.fromkeys(records)
 
     monkeypatch.setattr(RecordByRecord, "_send", send)
+    monkeypatch.setattr(Targets, "known", lambda self, topic: Target(1_000_000, 1))
     settings = Settings(bootstrap_servers="nobody:1")
     targets = Targets(here.pending, None, settings, owner=here.owner, clock=here.clock)
     failed = RecordByRecord(settings, here.pending, targets, owner=here.owner, clock=here.clock)

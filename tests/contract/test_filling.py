@@ -131,3 +131,19 @@ def test_a_rebuild_forgets_what_a_step_of_the_horizon_had_seen(redis_url, space,
     monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
     here.rebuild({"used": {0: 0}})
     assert found == [0]
+
+
+@pytest.mark.parametrize("horizon", ["", "1h"])
+def test_what_is_undecided_is_left_to_intake(redis_url, space, positions, monkeypatch, horizon):
+    """Not with a horizon: nobody can decide then, and it was planned in as a rejected record."""
+    here = filling(redis_url, space, "replay")
+    here._settings = here._settings.model_copy(
+        update={"inboxes": (Inbox(topic="used", journal=True),), "horizon": horizon}
+    )
+    planned = Planned(1, 0, conditional=1)
+    monkeypatch.setattr(rebuild, "plan", lambda *_, **__: planned)
+    monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(rebuild, "records", lambda *_, **__: "everything")
+    monkeypatch.setattr(rebuild, "undecided", lambda read: {"used/1": 3} if read else {})
+    here.rebuild({"used": {0: 7, 1: 9}})
+    assert positions() == {"used/0": 7, "used/1": 9 if horizon else 3}

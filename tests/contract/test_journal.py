@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from test_dialects_sql import SCHEMA
 
-from sendlater.spark.journal.standing import standing
+from sendlater.spark.journal.standing import standing, undecided
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -151,6 +151,51 @@ def test_over_partitions_and_topics_the_latest_decides(spark):
     delivered = log.add(b"gone", b"2", topic="b")
     log.add(b"gone", None, topic="b", done=delivered)
     assert log.standing(spark) == {b"moved": (b"2", "b", 0, 0)}
+
+
+ASKS = [("sendlater-if", b"absent")]
+
+
+def test_a_record_with_a_condition_counts_once_its_decision_is_behind_it(spark):
+    log = Log()
+    for id in (b"met", b"unmet", b"nothing", b"open", b"twice", b"newer", b"cancelled"):
+        old = log.add(id, b"1") if id != b"nothing" else 0
+        at = log.add(id, b"2", more=ASKS)
+        if id in (b"met", b"unmet", b"twice"):
+            log.add(id, b"1" if id == b"unmet" else b"2", copy_of=at)
+        elif id == b"nothing":
+            log.add(id, None, done=at)
+        elif id == b"newer":
+            new = log.add(id, b"3")
+            log.add(id, None, done=old)
+        elif id == b"cancelled":
+            log.add(id, None)
+        else:
+            first_open = at
+    second = log.add(b"twice", b"3", more=ASKS)
+    elsewhere = log.add(b"met", b"4", partition=1, more=ASKS)
+    stands = log.standing(spark)
+    assert {id: value for id, (value, *_) in stands.items()} == {
+        **dict.fromkeys((b"unmet", b"open"), b"1"),
+        **dict.fromkeys((b"met", b"twice"), b"2"),
+        b"newer": b"3",
+    }
+    assert stands[b"newer"][3] == new
+    frame = spark.createDataFrame(log.rows, SCHEMA)
+    assert undecided(frame) == {"a/0": first_open, "a/1": elsewhere}
+    late = [row for row in log.rows if row[0] != b"open" and row[2:4] == ("a", 0)]
+    assert undecided(spark.createDataFrame(late, SCHEMA)) == {"a/0": second}
+    done = [row for row in late if row[0] != b"twice"]
+    assert undecided(spark.createDataFrame(done, SCHEMA)) == {}
+
+
+def test_where_nobody_can_decide_a_condition_it_is_a_record_like_any_other(spark):
+    """So that it is rejected."""
+    log = Log()
+    log.add(b"a", b"1")
+    log.add(b"a", b"2", more=ASKS)
+    found = standing(spark.createDataFrame(log.rows, SCHEMA), tasks=1, decided=False).collect()
+    assert [bytes(row.value) for row in found] == [b"2"]
 
 
 RECORDS = st.lists(

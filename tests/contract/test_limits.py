@@ -382,3 +382,6 @@ def test_the_page_says_what_waits_for_which_limit(make):
     assert sum(callers.values()) == left
     assert stats["limits"]["mail"] == {"per_second": 1, "waiting": {}}
     assert f"{left} wait for the limit of sms, 10 a second: the last in 5 s." in stats["why"]
+    now_ms = here.clock.now_ms()
+    edges = [now_ms + ms for ms in (-1_000, 0, 500, 2_500, 60_000, 90_000)]
+    assert watch.let_go(edges, now_ms=now_ms) == [0, 5, 20, left - 25, 0]

@@ -47,7 +47,8 @@ def test_every_number_is_of_the_store(pending):
     put(pending, b"far", NOW_MS + 7_200_000)
     put(pending, b"far", NOW_MS + 7_200_001)
     put(pending, b"gone", NOW_MS)
-    pending.shard_of(b"far").park([b"far", f"if absent|{NOW_MS}", b""])
+    unmet = [b"far", f"if absent|{NOW_MS}", b""]
+    pending.shard_of(b"far").park(unmet, ends=[("in/0", "", "1")])
     admin = Admin(pending)
     admin.cancel(b"gone")
     admin.move(Move(b"far", NOW_MS + 7_200_002))

@@ -11,7 +11,7 @@ from sendlater.dialects import names
 from sendlater.dialects.recurrence import make_plan, read_text
 from sendlater.errors import Fenced
 from sendlater.limits import MISSED_LATE_MS_MAX
-from sendlater.model import Expiry, Record, Schedule, State
+from sendlater.model import Expiry, Record, Schedule, State, Target
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane, ShardSlice
@@ -374,6 +374,7 @@ def test_a_failed_batch_leaves_what_recurs_to_the_next_claim(here, monkeypatch):
         return dict.fromkeys(records)
 
     monkeypatch.setattr(RecordByRecord, "_send", send)
+    monkeypatch.setattr(Targets, "known", lambda self, topic: Target(1_000_000, 1))
     settings = Settings(bootstrap_servers="nobody:1")
     targets = Targets(here.pending, None, settings, owner=here.owner, clock=here.clock)
     failed = RecordByRecord(settings, here.pending, targets, owner=here.owner, clock=here.clock)

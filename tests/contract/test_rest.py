@@ -6,16 +6,25 @@ import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
 from servers import wait_until
 
 from sendlater.brokers.redis import open_topics
+from sendlater.client.event_worker import Tally
 from sendlater.errors import BrokerUnavailable, StoreUnavailable
-from sendlater.limits import ANSWER_AWAITED_S, BODY_BYTES_MAX, BULK_IDS_MAX, WAITING_COUNT_MAX
+from sendlater.limits import (
+    ANSWER_AWAITED_S,
+    BODY_BYTES_MAX,
+    BULK_IDS_MAX,
+    HANDLERS_HEARD_MS,
+    WAITING_COUNT_MAX,
+)
 from sendlater.model import Record, Schedule
 from sendlater.store import Batch
+from sendlater.store.at_work import Handling
 from sendlater.store.idempotency import IdempotencyKeys
 
 HOUR_MS = 3_600_000
@@ -560,6 +569,29 @@ def test_a_request_of_many_threads_is_answered_each_with_its_own(api, pending):
 # --- numbers --------------------------------------------------------------------------------------
 
 
+def test_what_workers_tell_is_summed_by_group_and_event_type(api, pending):
+    """On Redis each counts what is ready for its whole group. Who is silent is forgotten."""
+    now_ms = time.time_ns() // 1_000_000
+    ours = asdict(Tally(taken=9, succeeded=5, retried=2, dead=1, ready=3, in_flight=1, seconds=2.5))
+    handling = Handling(pending)
+    for worker, group, heard_ms in (
+        ("a", "g", now_ms),
+        ("b", "g", now_ms),
+        ("c", "h", now_ms),
+        ("d", "g", now_ms - 2 * HANDLERS_HEARD_MS),
+    ):
+        handling.tell(worker, group, {"orders": ours | {"error": worker}}, now_ms=heard_ms)
+    told = api.get("/v1/running").json()
+    assert told["services"] == {"active": None, "standby": [], "handovers": []}
+    both, one = told["handlers"]
+    assert (both["group"], both["type"], both["workers"], both["ready"]) == ("g", "orders", 2, 3)
+    assert (both["in_flight"], both["succeeded"], both["seconds"]) == (2, 10, 5.0)
+    assert both["errors"] == ["a", "b"]
+    assert (one["group"], one["workers"], one["dead"]) == ("h", 1, 1)
+    handling.forget("a", "b")
+    assert [one["group"] for one in api.get("/v1/running").json()["handlers"]] == ["h"]
+
+
 def test_numbers_are_true(api):
     for n in range(10):
         send(api, due_ms=FAR_MS + n, topic="ab"[n % 2])
@@ -568,7 +600,7 @@ def test_numbers_are_true(api):
     assert (stats["pending"], stats["due"]["1m"], stats["overdue"]) == (11, 1, 0)
     assert stats["why"] == ["No service has run on this store yet: nothing is delivered."]
     whole = api.get("/v1/histogram", params={"buckets": 2}).json()
-    assert whole["counts"] == [1, 10]
+    assert (whole["counts"], whole["recurring"], whole["held"]) == ([1, 10], [0, 0], [0, 0])
     spike = {"due_from": str(FAR_MS // 1000), "due_to": str(FAR_MS / 1000 + 0.01), "buckets": 10}
     narrow = api.get("/v1/histogram", params=spike).json()
     assert narrow["counts"] == [1] * 10

@@ -1,10 +1,13 @@
 """What a start asks of the store: the lease, the version a tombstone is about, the horizon."""
 
+import time
+
 import pytest
 
 from sendlater.errors import Fenced, StoreWentBack
 from sendlater.model import Origin, Record, Schedule
 from sendlater.store import Pending, Shard
+from sendlater.store.at_work import HANDOVERS_MAX, STANDBY_MS, services
 from sendlater.store.codec import pack
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy, hold
@@ -90,6 +93,33 @@ def test_one_holds_the_lease_until_it_lets_go(redis_url: str, space: str) -> Non
     first.release()
     assert second.acquire()
     second.release()
+
+
+def test_who_stands_by_and_who_took_over_is_noted(redis_url: str, space: str, pending: Pending):
+    """For people. What stands by no more ages out; what gives the lease back does not count."""
+    names = [f"n{n:02}" for n in range(HANDOVERS_MAX + 3)]
+    every = [Lease(redis_url, space=space, holder=name, lease_ms=60_000) for name in names]
+    began_ms = time.time_ns() // 1_000_000
+    assert every[0].acquire()
+    assert every[0].acquire(), "renewed, not handed over"
+    assert not any(lease.acquire() for lease in every[1:3])
+    found = services(pending, now_ms=began_ms)
+    assert (found.active, found.standby) == ("n00", ["n01", "n02"])
+    [(since_ms, name)] = found.handovers
+    assert name == "n00"
+    assert since_ms >= began_ms
+    assert services(pending, now_ms=began_ms + 2 * STANDBY_MS).standby == []
+    every[0].release()
+    assert every[1].acquire()
+    every[2].release()
+    found = services(pending, now_ms=began_ms)
+    assert (found.active, found.standby) == ("n01", ["n02"])
+    for lease in every[2:]:
+        assert lease.acquire(by_force=True)
+    told = [name for _, name in services(pending, now_ms=began_ms).handovers]
+    assert told == names[: -1 - HANDOVERS_MAX : -1]
+    for lease in every:
+        lease.release()
 
 
 def test_what_is_found_delivered_is_settled_and_the_rest_released(pending: Pending, shard: Shard):

@@ -14,6 +14,10 @@ from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.delivery.targets import (
     ASIDE_COUNT_MAX,
+    DELETED_LOOK_COUNT_MAX,
+    DELETED_LOOK_MS,
+    DELETED_MS,
+    HOLD_MS,
     LOOK_UP_ATTEMPTS_MAX,
     REFRESH_MS,
     REFUSED_MS,
@@ -41,6 +45,9 @@ class Broker:
         if topic in self.leaderless:
             raise TopicUnavailable("partition 0 has no leader")
         return self.topics.get(topic, Reason.UNKNOWN_TOPIC)
+
+    def missing(self, topics):
+        return set() if self.away else {t for t in topics if t not in self.topics}
 
 
 class Here:
@@ -278,6 +285,60 @@ def test_a_target_that_takes_nothing_for_the_moment_keeps_its_messages_waiting(h
     here.clock.advance(UNAVAILABLE_MS)
     here.targets.tick()
     assert [s.id for s in here.deliver()] == [b"patient"]
+
+
+def test_a_target_that_is_deleted_is_noticed_before_the_next_delivery(here):
+    """Its producer would block a lane, and whatever else that lane has claimed. Two looks must
+    agree: a broker may not know of a new topic yet."""
+    out = here.broker.topics.pop("out")
+    for _ in range(2):
+        here.clock.advance(DELETED_LOOK_MS)
+        here.targets.tick()
+        here.broker.topics["out"] = out
+        here.clock.advance(DELETED_LOOK_MS)
+        here.targets.tick()
+        assert here.targets.deleted() == set()
+        del here.broker.topics["out"]
+    for _ in range(2):
+        here.clock.advance(DELETED_LOOK_MS)
+        here.targets.tick()
+    assert here.targets.deleted() == {"out"}
+    here.put(b"waits")
+    assert here.deliver() == []
+    here.clock.advance(DELETED_MS)
+    assert here.targets.deleted() == set()
+
+
+def test_what_blocked_a_lane_gets_nothing_while_its_producer_may_still_send(here):
+    out = here.broker.topics.pop("out")
+    for _ in range(3):
+        here.clock.advance(DELETED_LOOK_MS)
+        here.targets.tick()
+    here.targets.hold(here.targets.deleted())
+    here.broker.topics["out"] = out
+    here.put(b"waits")
+    for _ in range(LOOK_UP_ATTEMPTS_MAX):
+        here.clock.advance((HOLD_MS - 1) // LOOK_UP_ATTEMPTS_MAX)
+        here.targets.tick()
+        assert here.deliver() == []
+    here.clock.advance(HOLD_MS // LOOK_UP_ATTEMPTS_MAX)
+    here.targets.tick()
+    assert [s.id for s in here.deliver()] == [b"waits"]
+    assert here.pending.counts()["rejected"] == 0
+
+
+def test_more_targets_than_one_look_has_take_turns(redis_url, space):
+    others = {f"t{n:04d}": ROOMY for n in range(2 * DELETED_LOOK_COUNT_MAX)}
+    here = Here(redis_url, space, Broker(**others))
+    here.start()
+    here.pending.shards[0].want([name.encode() for name in others])
+    here.targets.tick()
+    last = max(others)
+    del here.broker.topics[last]
+    for _ in range(6):
+        here.clock.advance(DELETED_LOOK_MS)
+        here.targets.tick()
+    assert here.targets.deleted() == {last}
 
 
 def test_a_compacted_target_takes_no_null_key(redis_url, space):

@@ -140,6 +140,10 @@ class Broker:
         bytes_max = SMALL_BYTES if topic == "small" else 1_000_000
         return Target(record_bytes_max=bytes_max, partitions=len(self.log(topic)))
 
+    def missing(self, topics: Iterable[str]) -> set[str]:
+        """No topic is ever deleted."""
+        return set()
+
     # --- what a journal keeps --------------------------------------------------------------------
 
     def compact(self, older_than_ms: int) -> None:

@@ -106,6 +106,16 @@ def test_without_committed_offsets_it_goes_on_behind_the_last_copy(copying):
     assert sorted(places) == sorted(place.encode() for place in expected)
 
 
+def test_versions_that_are_copied_together_keep_their_order(copying):
+    """The newest wins: a copy of an older one behind it would bring that back."""
+    copying.write(b"1")
+    copying.run_until(1)
+    copying.write(*(b"%d" % n for n in range(2, 300)), key=b"same")
+    copying.run_until(299)
+    there = [m.value() for m in copying.reader.messages if m.key() == b"same"]
+    assert there == [b"%d" % n for n in range(2, 300)]
+
+
 def test_what_stands_still_is_committed_again_in_time(copying):
     copying.write(b"1")
     copier, _ = copying.run_until(1)

@@ -89,6 +89,33 @@ def test_a_target_with_too_few_replicas_in_sync_delays_only_its_own(here, kafka)
     assert not [m for m in here.readers[here.rejected].messages if m.value() == b"patient"]
 
 
+def test_a_target_deleted_under_load_is_left_alone_and_the_rest_goes_on(here, kafka):
+    """A producer would wait for it for half a minute, and everybody else with it."""
+    doomed, admin = f"doomed-{here.name}", AdminClient({"bootstrap.servers": kafka})
+    create_topics(kafka, doomed)
+    begin_ms, names = now_ms() + 3_000, [b"beside-doomed-%d" % n for n in range(600)]
+    with Reader(kafka, doomed) as reader:
+        for n, name in enumerate(names):
+            when = ("sendlater-due-ms", str(begin_ms + 10 * n))
+            here.schedule(name, key=name, when=when)
+            here.schedule(name, key=b"doomed-%d" % n, target=doomed, when=when)
+        wait_until(lambda: len(reader.messages) > 50, "it is delivered to", timeout_s=60)
+        admin.delete_topics([doomed])[doomed].result(30)
+        arrived = len(reader.messages)
+    told = "a target was deleted: its lane starts again"
+    wait_until(lambda: told in here.service.said(), "the log tells that lanes were blocked")
+    for name in names:
+        here.arrival(name)
+    assert [len(here.arrivals(here.target, name)) for name in names] == [1] * len(names)
+    assert "Expiring" not in here.service.said(), "nobody waited until a producer gave up"
+
+    def refused():
+        return {m.value() for m in here.readers[here.rejected].messages} & set(names)
+
+    # What was on its way when the topic went may be with it.
+    wait_until(lambda: len(refused()) > (600 - arrived) // 2, "the rest is rejected", timeout_s=90)
+
+
 def test_a_target_created_again_with_fewer_partitions_gets_all_of_its_messages(here, kafka):
     shrunk = f"shrunk-{here.name}"
     create_topics(kafka, shrunk, partitions=4)

@@ -4,8 +4,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from sendlater.brokers.own_topics import own_kafka_topics
-from sendlater.config import Settings
+from sendlater.config import Inbox, Settings
 from sendlater.errors import BrokerUnavailable
+from sendlater.limits import REWRITE_AHEAD_MS
 
 
 class Broker:
@@ -13,6 +14,7 @@ class Broker:
 
     def __init__(self, *there, refuses=()):
         self.there, self.refuses = set(there), refuses
+        self.configs = {}
 
     def partitions(self, topics):
         return {topic: 1 for topic in topics if topic in self.there}
@@ -21,6 +23,7 @@ class Broker:
         if topic in self.refuses:
             raise BrokerUnavailable(f"cannot create topic {topic!r}: not authorised")
         self.there.add(topic)
+        self.configs[topic] = config
 
     def bound_timestamps(self, topic, *, alter):
         """Nothing to bound here."""
@@ -46,3 +49,12 @@ def test_it_is_not_created_where_nothing_may_be():
     broker = Broker("schedules", "envelopes", "rejected")
     own_kafka_topics(broker, Settings(create_topics=False))
     assert "dead-letters" not in broker.there
+
+
+def test_a_journal_keeps_what_a_condition_is_decided_by():
+    broker = Broker()
+    broker.require_compacted = broker.require_compaction = lambda *_: None
+    inboxes = (Inbox(topic="plain", copy_to="journal"), Inbox(topic="journal", journal=True))
+    own_kafka_topics(broker, Settings(bootstrap_servers="b:1", inboxes=inboxes))
+    assert int(broker.configs["journal"]["min.compaction.lag.ms"]) >= 5 * REWRITE_AHEAD_MS
+    assert "min.compaction.lag.ms" not in broker.configs["plain"]

@@ -45,7 +45,7 @@ class Watching(Service):
 
     def __init__(self, *workers: Worker) -> None:
         self.settings, self._workers, self._lost = Settings(), list(workers), False
-        self._lanes_error = None
+        self._lanes_error = self._targets = None
         self._lanes_lock, self._intake_lock = threading.Lock(), threading.Lock()
 
     def _look_after_store(self, stop: threading.Event) -> None:

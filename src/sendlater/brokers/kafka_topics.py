@@ -131,6 +131,20 @@ class KafkaTopics:
             f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
         )
 
+    def missing(self, topics: Iterable[str]) -> set[str]:
+        """Of these topics those that the broker does not know, in one request; none if it does not
+        answer."""
+        asked = sorted(topics)
+        found = self._admin.describe_topics(TopicCollection(asked)) if asked else {}
+        gone = set()
+        for topic, future in found.items():
+            try:
+                future.result(REQUEST_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    gone.add(topic)
+        return gone
+
     def may_read(self, topic: str) -> bool:
         """False if the broker says that we may not read, or there is no such topic."""
         return self._may(AclOperation.READ, topic, untold=False)

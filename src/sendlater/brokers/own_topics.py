@@ -9,12 +9,14 @@ from sendlater.brokers.kafka_topics import KafkaTopics, TopicFacts
 from sendlater.brokers.redis import RedisBroker
 from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable, MissingInbox, SendlaterError
-from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
+from sendlater.limits import COMPACTION_LAG_MS, REJECTED_TOPIC_BYTES_MAX
 from sendlater.topics import Topics
 
 LOOK_PAUSE_S = 0.1
 LIVENESS_RETENTION_MS = "3600000"
 """An hour: each probe is read once."""
+JOURNAL = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(COMPACTION_LAG_MS)}
+"""Of a journal that we create. A record with a condition is decided by the one before it."""
 
 _log = structlog.get_logger()
 
@@ -51,7 +53,7 @@ def own_kafka_topics(
     # Topics that we write to must accept every record of an inbox.
     large = {"max.message.bytes": str(REJECTED_TOPIC_BYTES_MAX)}
     wanted: dict[str, dict[str, str]] = {topic: {} for topic in inboxes}
-    wanted |= {topic: {"cleanup.policy": "compact"} for topic in settings.journals}
+    wanted |= {topic: dict(JOURNAL) for topic in settings.journals}
     for inbox in settings.inboxes:
         if inbox.copy_to:
             wanted[inbox.copy_to] |= large

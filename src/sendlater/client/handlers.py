@@ -13,6 +13,7 @@ from sendlater.client.backoff import Backoff
 from sendlater.client.event_codec import Codec, JsonCodec, RecordCodec, encoded, shape_of
 from sendlater.client.event_worker import PARALLELISM_MAX, EventWorker, Tally
 from sendlater.client.events import Context, as_event, event_id, retry_id
+from sendlater.client.handler_report import HandlerReport
 from sendlater.client.task import Answer, Event, More, Task
 from sendlater.client.tracing import scheduling
 from sendlater.errors import BadRequest
@@ -79,6 +80,7 @@ class Handlers:
         self._parallelism: int | None = None
         self._scheduler: AsyncScheduler | None = None
         self._topics: Topics | None = None
+        self._report: HandlerReport | None = None
         self._opening = threading.Lock()
 
     @property
@@ -215,6 +217,9 @@ class Handlers:
         self._started = True
         for type_ in self._wanted:
             self._start(type_)
+        if self._report is None:
+            self._report = HandlerReport(self.scheduler.sync, self.tallies, group=self.group)
+            self._report.start()
 
     async def run(self) -> None:
         """Handle events until the task is cancelled, then wait for running handlers."""
@@ -233,6 +238,9 @@ class Handlers:
 
     async def close(self) -> None:
         """Stop handling and disconnect. The handlers stay: `start` goes on with them."""
+        report, self._report = self._report, None
+        if report is not None:
+            await report.stop()
         await asyncio.gather(*(self._stop(type_) for type_ in list(self._running)))
         self._started = False
         scheduler, self._scheduler = self._scheduler, None

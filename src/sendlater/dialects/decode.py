@@ -46,6 +46,11 @@ AND {_AGAIN} = concat_ws('/', topic, partition, {_AGAIN_OFFSET}) THEN {_AGAIN_OF
 Kafka source's columns, and `names`, the names of the headers."""
 
 
+CONDITIONAL = f"(value IS NOT NULL AND array_contains(names, {sql.text(names.IF)}))"
+"""Whether a record of a journal is a schedule only under a condition. Once intake has decided, what
+stands after it is behind it as a copy, which has none, or a tombstone is."""
+
+
 RECURS = f"time_name IN {sql.texts(names.PLANS)}"
 """Whether a record has a plan; the task that parks it computes its due time."""
 

@@ -94,6 +94,8 @@ def _undecided(settings: "Settings") -> str:
     """Whether a record is from an inbox about whose ids nobody knows what stands."""
     if settings.pending == "buckets":
         return "true"
+    if settings.horizon_ms is None:
+        return "false"
     elsewhere = tuple(i.topic for i in settings.inboxes if i.journal or i.copy_to)
     return f"topic IN {sql.texts(elsewhere)}" if elsewhere else "false"
 
@@ -166,7 +168,7 @@ def _condition_detail(settings: "Settings") -> tuple[str, str]:
     expected = sql.text(f"{names.IF}: {names.CONDITION_EXPECTED}")
     return (
         f"CASE WHEN {_undecided(settings)} "
-        f"THEN '{names.IF} on an inbox that is no journal, nor copied to one, nor in buckets' "
+        f"THEN '{names.IF} on an inbox of which Redis holds all schedules' "
         f"WHEN value IS NULL THEN 'a value besides {names.IF}' ELSE {expected} END",
         f"if(value IS NULL, 'null', {sql.excerpt('if_text')})",
     )

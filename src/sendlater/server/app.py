@@ -20,7 +20,7 @@ from sendlater.server.openapi import describe
 from sendlater.server.page import assets, reference
 from sendlater.server.page import routes as page
 from sendlater.server.problems import Problem, as_problem, problem_response
-from sendlater.server.routes import bulk, health, numbers, recurring, schedules, topics
+from sendlater.server.routes import bulk, health, numbers, recurring, running, schedules, topics
 from sendlater.server.state import ServerState
 
 SECURITY_HEADERS = (
@@ -72,7 +72,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
     app.state.server_state = server_state
     problems.install(app)
     app.include_router(schedules.router)  # first: routes are tried in order
-    for more in (bulk, numbers, recurring, topics, health):
+    for more in (bulk, numbers, running, recurring, topics, health):
         app.include_router(more.router)
     app.include_router(reference.router)
     app.include_router(page.router)

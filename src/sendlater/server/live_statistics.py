@@ -1,5 +1,6 @@
 """Rates and lateness of the last minutes, and sentences that say why something is late."""
 
+import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -209,7 +210,7 @@ class Watch:
             overdue = self._overdue(now_ms)
             due = {name: admin.count(to_ms=now_ms + ms) for name, ms in HORIZONS_MS.items()}
             used, limit = admin.memory()
-            limited = {topic: waiting(admin.pending, topic) for topic in sorted(self._limits)}
+            limited = self.waiting()
         except Unavailable as error:
             return {
                 "at_ms": now_ms,
@@ -263,6 +264,21 @@ class Watch:
             },
             "why": why(facts),
         }
+
+    def waiting(self) -> dict[str, dict[str, int]]:
+        """Of each topic with a limit, how many wait for it, by caller. Raises StoreUnavailable."""
+        return {topic: waiting(self._admin.pending, topic) for topic in sorted(self._limits)}
+
+    def let_go(self, edges_ms: Sequence[int], *, now_ms: int) -> list[int]:
+        """How many of those that wait now their limits let go in each bucket, from now on.
+        Raises StoreUnavailable."""
+        told = [0] * (len(edges_ms) - 1)
+        for topic, callers in self.waiting().items():
+            count, per_ms = sum(callers.values()), self._limits[topic].per_second / 1_000
+            gone = [min(count, round(per_ms * max(0, edge - now_ms))) for edge in edges_ms]
+            for n, (before, after) in enumerate(itertools.pairwise(gone)):
+                told[n] += after - before
+        return told
 
     def _late(self) -> dict[str, Any]:
         both = self.since(WINDOW_MS)

@@ -251,3 +251,69 @@ LIMITS: Json = {
         waiting={"type": "object", "additionalProperties": COUNT},
     ),
 }
+
+RECURRING_AND_HELD: Json = {
+    "recurring": {
+        "type": "array",
+        "items": COUNT,
+        "description": "Those among the counts that recur; estimated if `sampled`.",
+    },
+    "held": {
+        "type": "array",
+        "items": COUNT,
+        "description": "Beside the counts: what waits for limits, when they will let it go.",
+    },
+}
+"""Of a histogram."""
+
+RUNNING: Json = object_of(
+    ["services", "handlers"],
+    example={
+        "services": {
+            "active": {"name": "host-a-4711", "since_ms": 1796112000000},
+            "standby": ["host-b-4712"],
+            "handovers": [{"name": "host-a-4711", "at_ms": 1796112000000}],
+        },
+        "handlers": [
+            {
+                "group": "billing",
+                "type": "orders.reminder",
+                "workers": 2,
+                "ready": 0,
+                "in_flight": 3,
+                "succeeded": 12000,
+                "retried": 7,
+                "dead": 1,
+                "skipped": 0,
+                "seconds": 240.5,
+                "errors": [],
+            }
+        ],
+    },
+    services=object_of(
+        ["active", "standby", "handovers"],
+        active=object_of(["name", "since_ms"], name=TEXT, since_ms=MS)
+        | {"type": ["object", "null"]},
+        standby={"type": "array", "items": TEXT},
+        handovers={
+            "type": "array",
+            "items": object_of(["name", "at_ms"], name=TEXT, at_ms=MS),
+            "description": "Who became active when, latest first; the last ten.",
+        },
+    ),
+    handlers={
+        "type": "array",
+        "description": "Of each group and event type, the sums over its workers: now, and since "
+        "each has started.",
+        "items": object_of(
+            ["group", "type", "workers", "ready", "in_flight", "retried", "dead", "errors"],
+            group=TEXT,
+            type=TEXT,
+            **dict.fromkeys(("workers", "ready", "in_flight"), COUNT),
+            **dict.fromkeys(("succeeded", "retried", "dead", "skipped"), COUNT),
+            seconds={"type": "number", "description": "Spent in the handler."},
+            errors={"type": "array", "items": TEXT},
+        ),
+    },
+)
+"""Who is at work."""

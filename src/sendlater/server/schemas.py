@@ -16,6 +16,8 @@ from sendlater.server.schema_parts import (
     PLAN_SHOWN,
     RECORD,
     RECURRENCE,
+    RECURRING_AND_HELD,
+    RUNNING,
     SCHEDULE,
     SELECTION,
     SPAN,
@@ -206,6 +208,7 @@ SCHEMAS: dict[str, Json] = {
             "additionalProperties": {"type": "array", "items": COUNT},
             "description": "The counts by target topic; estimated if `sampled`.",
         },
+        **RECURRING_AND_HELD,
         sampled={"type": "boolean"},
         before={**COUNT, "description": "Overdue, due before the first edge."},
         last_due_ms=or_null("integer", description="Of all that is pending."),
@@ -215,6 +218,7 @@ SCHEMAS: dict[str, Json] = {
         late_ms={"type": "array", "items": COUNT, "description": "Predicted, at drain_per_s."},
     ),
     "Trend": TREND,
+    "Running": RUNNING,
     "Audit": object_of(
         ["items"],
         example={

@@ -33,6 +33,7 @@ from sendlater.store import Pending
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import hold
 from sendlater.store.succession import lanes_of
+from sendlater.store.unsettled import goes_to
 
 _log = structlog.get_logger()
 
@@ -137,6 +138,19 @@ class Queries:
         lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
+
+    def _end_blocked_lanes(self) -> None:
+        """A deleted target blocks the producer of a lane that delivers to it for half a minute, and
+        whatever else the lane has claimed: it is ended, and starts again at once with another."""
+        if self._targets is None or not (deleted := self._targets.deleted()):
+            return
+        for worker in self._workers:
+            blocked = worker.lane is not None and goes_to(self.pending, worker.lane, deleted)
+            if blocked and isinstance(worker.query, StreamingQuery) and worker.query.isActive:
+                _log.warning("a target was deleted: its lane starts again", query=worker.name)
+                worker.query.stop()
+                self._targets.hold(deleted)
+                worker.query, worker.next_s, worker.refused = None, 0.0, True
 
     def _look_for_restart(self) -> None:
         """A restarted server may have lost its last moments: claims, and what intake had read.

@@ -181,6 +181,8 @@ class Service(HandingOver):
         try:
             while not over.wait(WATCH_S):
                 with self._lanes_lock:
+                    if not self._lost:
+                        self._end_blocked_lanes()
                     for worker in () if self._lost else self._workers:
                         if worker.lane is not None:
                             self._look_after(worker, time.monotonic())

@@ -11,6 +11,7 @@ import redis
 import structlog
 
 from sendlater.errors import StoreUnavailable
+from sendlater.store.at_work import HANDOVERS_MAX, LEASE, STANDBY_MS, lease_keys
 from sendlater.store.connection import answering, connect
 from sendlater.store.rebuild import RENEWALS, STANDBY_WATCH_S
 from sendlater.store.scripts import script
@@ -30,7 +31,7 @@ class Lease:
         *,
         space: str,
         lease_ms: int,
-        key: str = "lease",
+        key: str = LEASE,
         holder: str = "",
         works: Callable[[], object] = lambda: None,
     ) -> None:
@@ -39,7 +40,8 @@ class Lease:
         work any more."""
         # Its own connection: renewing must not wait for other commands.
         self._client: Any = connect(url)
-        self._key = f"{{{space}:0}}:{key}"
+        self._keys = lease_keys(space, key)
+        self._noted = key == LEASE
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._lease_ms, self._works = lease_ms, works
         self._stop = threading.Event()
@@ -50,7 +52,7 @@ class Lease:
         """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
         try:
             if by_force:
-                self._client.delete(self._key)
+                self._client.delete(self._keys["lease"])
             taken = self._renew()
         except redis.exceptions.RedisError as error:
             raise StoreUnavailable(f"Redis does not answer: {error}") from error
@@ -89,12 +91,17 @@ class Lease:
         """Whether it was ours when it was last renewed."""
         return self._held
 
-    def _renew(self) -> bool:
-        self._held = bool(
-            script("lease")(
-                self._client, lease=self._key, holder=self._holder, lease_ms=self._lease_ms
-            )
+    def _renew(self, lease_ms: int | None = None) -> bool:
+        got = script("lease")(
+            self._client,
+            **self._keys,
+            holder=self._holder,
+            lease_ms=self._lease_ms if lease_ms is None else lease_ms,
+            now_ms=time.time_ns() // 1_000_000,
+            standby_ms=STANDBY_MS,
+            handovers_max=HANDOVERS_MAX if self._noted else 0,
         )
+        self._held = bool(got)
         return self._held
 
     def _keep(self) -> None:
@@ -111,7 +118,7 @@ class Lease:
     def holder(self) -> str:
         """The holder; empty if there is none. Raises StoreUnavailable."""
         with answering():
-            holder: bytes = self._client.get(self._key) or b""
+            holder: bytes = self._client.get(self._keys["lease"]) or b""
         return holder.decode()
 
     def lapse(self) -> None:
@@ -125,6 +132,6 @@ class Lease:
             return
         self._thread.join(self._lease_ms / 1_000)
         try:
-            script("lease")(self._client, lease=self._key, holder=self._holder, lease_ms=0)
+            self._renew(0)
         except (redis.exceptions.RedisError, StoreUnavailable) as error:
             _log.warning("the lease will run out by itself", cause=str(error))

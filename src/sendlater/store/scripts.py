@@ -5,8 +5,8 @@ argument `owner` is refused unless that is the shard's owner (an empty `owner` i
 script whose header says `heir: may` is not refused for the next owner either. A
 script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
-`uses: waiting` it has what is in lua/parts/waiting.lua. Each knows LIMITED: what waits for its
-topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
+`uses: packed` or `uses: waiting` it has what is in that file of lua/parts. Each knows LIMITED: what
+waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
 """
 
 import hashlib
@@ -103,8 +103,9 @@ class Script:
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:
             lines.append(_part("tags"))
-        if "waiting" in uses:
-            lines.append(_part("waiting"))
+        for part in ("packed", "waiting"):
+            if part in uses:
+                lines.append(_part(part))
         if declared.get("full") == "goes on":
             lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.

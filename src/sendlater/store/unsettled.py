@@ -1,9 +1,10 @@
 """Batches that a dead run left claimed: read them, and settle the rows that had arrived."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sendlater.limits import RELEASE_COUNT_MAX
+from sendlater.store.codec import unpack
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 from sendlater.store.scripts import script
@@ -39,6 +40,15 @@ def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettle
                     rows = shard.client.hgetall(shard._batch_key(name))
                 if rows:
                     yield Unsettled(shard, name, list(rows), list(rows.values()))
+
+
+def goes_to(pending: Pending, lane: int, topics: Collection[str]) -> bool:
+    """Whether a lane has claimed anything for one of these topics that is not settled."""
+    return any(
+        unpack(schedule_id, packed).record.topic in topics
+        for batch in unsettled(pending, lane=lane)
+        for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
+    )
 
 
 def settle_some(batch: Unsettled, ids: Sequence[bytes], *, owner: int) -> None:

@@ -32,6 +32,7 @@ PAGES = {
     "/rejected": ("records", "Rejected"),
     "/dead": ("records", "Dead letters"),
     "/records": ("records", "Records"),
+    "/running": ("running", "Running"),
     "/audit": ("audit", "Audit"),
 }
 FIRST_ASKED = ("/v1/stats", "/v1/schedules?limit=50")

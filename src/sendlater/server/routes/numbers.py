@@ -66,6 +66,8 @@ def histogram(
             "edges_ms": edges,
             "counts": got.counts,
             "topics": got.topics,
+            "recurring": got.recurring,
+            "held": at.watch.let_go(edges, now_ms=now_ms),
             "sampled": got.sampled,
             "before": before,
             "last_due_ms": last_ms if wanted.to_ms is None else admin.last_due_ms(),

@@ -31,7 +31,7 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice, leads
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
-TARGETS_REFRESH_MS = 2_000
+TARGETS_REFRESH_MS = 500
 """How long a task uses its copy of the known target topics."""
 HELD_PAUSE_MS = 20
 """Pause before a task tries again to claim what waits for intake."""

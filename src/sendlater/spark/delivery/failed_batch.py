@@ -20,7 +20,7 @@ from sendlater.config import Settings
 from sendlater.dialects.deliver import leaving
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RESCUE_COUNT_MAX
-from sendlater.model import Reason, Record, Schedule
+from sendlater.model import Reason, Record, Schedule, Target
 from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.delivery.refusal import rejected
 from sendlater.spark.delivery.targets import Targets
@@ -88,7 +88,9 @@ class RecordByRecord:
             id: schedule
             for batch in batches
             for id, packed in zip(batch.ids, batch.packed, strict=True)
-            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms) and not schedule.plan
+            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms)
+            and not schedule.plan
+            and isinstance(self._targets.known(schedule.record.topic), Target)
         }
         some = dict(list(schedules.items())[:RESCUE_COUNT_MAX])
         records = {id: self._leaving(schedule) for id, schedule in some.items()}

@@ -35,7 +35,8 @@ def start_lane(
         records = records.where("topic IS NOT NULL")
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
-        writer = writer.format("kafka").options(**producer_options(settings))
+        name = f"lane-{lane.lane}-{lane.run}"
+        writer = writer.format("kafka").options(**producer_options(settings, of=name))
     else:
         writer = writer.format("sendlater-topics").options(
             **{

@@ -6,6 +6,7 @@ record. So tasks deliver only to topics in the list kept here, and set aside all
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import structlog
@@ -40,6 +41,16 @@ REFUSED_MS = 5_000
 answer by which a record is rejected: its topic may take larger records since."""
 UNAVAILABLE_MS = 1_000
 """Pause between two looks at a topic that takes nothing for the moment."""
+DELETED_LOOK_MS = 250
+"""Pause between two looks whether topics in use still exist; two must agree. A deleted one blocks
+the producer of each lane that delivers to it for half a minute."""
+DELETED_LOOK_COUNT_MAX = 200
+"""Topics of one such look; more take turns."""
+DELETED_MS = 5_000
+"""For how long after that a lane may have something for the topic that it claimed before."""
+HOLD_MS = 35_000
+"""For how long nothing goes to a deleted topic that blocked a lane: until then the lane's producer
+may send what it has for it, if the topic is created again (see `producer_options`)."""
 TELL_MS = 60_000
 """Pause between two equal log lines."""
 
@@ -72,6 +83,11 @@ class Targets:
         self._attempts: Counter[str] = Counter()
         self._again_ms: dict[str, int] = {}
         """When to look up again a topic that takes nothing for the moment."""
+        self._deleted: dict[str, int] = {}
+        """Topics in use that were deleted, and when that was seen."""
+        self._missing: set[str] = set()
+        """Those that were not there at the last look: a broker may not know of a new one yet."""
+        self._look_ms, self._looked_at = 0, ""
         self._cursors = [0] * len(pending.shards)
         self._told_ms: dict[str, int] = {}
         self._stop = threading.Event()
@@ -111,7 +127,8 @@ class Targets:
                 _log.exception("looking up targets failed, will go on")
 
     def tick(self) -> None:
-        """One round: topics that intake asked for, rows set aside, old answers."""
+        """One round: topics deleted, topics that intake asked for, rows set aside, old answers."""
+        self._look_for_deleted()
         first = self._pending.shards[0]
         for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
             if self._answer(topic) is None:
@@ -123,6 +140,31 @@ class Targets:
             for schedule_id, packed in rows.items():
                 self._look_at(shard, schedule_id, packed)
         self._refresh()
+
+    def _look_for_deleted(self) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + DELETED_LOOK_MS
+        used = sorted(t for t, (answer, _) in self._answers.items() if isinstance(answer, Target))
+        some = [t for t in used if t > self._looked_at][:DELETED_LOOK_COUNT_MAX]
+        self._looked_at = some[-1] if len(some) == DELETED_LOOK_COUNT_MAX else ""
+        missing = self._topics.missing({*some, *self._missing})
+        for topic in missing & self._missing:
+            self.doubt(topic)
+            self._deleted[topic] = now_ms
+        self._missing = missing - self._missing
+
+    def deleted(self) -> set[str]:
+        """Topics of which it was seen just now that they were deleted while in use."""
+        since_ms = self._clock.now_ms() - DELETED_MS
+        return {topic for topic, seen_ms in list(self._deleted.items()) if seen_ms > since_ms}
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Deliver nothing to these topics for HOLD_MS."""
+        for topic in topics:
+            self._again_ms[topic] = self._clock.now_ms() + HOLD_MS
+            self.doubt(topic)
 
     def _refresh(self) -> None:
         """Ask again about topics in use; forget refusals, which are asked again when needed."""
@@ -175,7 +217,8 @@ class Targets:
 
     def known(self, topic: str) -> Target | Reason | None:
         """What a topic takes, why it takes nothing, or None if that is not known."""
-        return self._answers[topic][0] if topic in self._answers else None
+        sure = topic in self._answers and topic not in self._doubted
+        return self._answers[topic][0] if sure else None
 
     def _answer(self, topic: str, *, trusted_ms: int = REFRESH_MS) -> Target | Reason | None:
         """The answer about a topic, asked again if too old; None while the broker gives none."""

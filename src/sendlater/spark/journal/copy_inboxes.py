@@ -66,9 +66,9 @@ class Copier:
             .option("maxOffsetsPerTrigger", str(self._settings.intake_rows))
             .load()
         )
-        fresh = records.selectExpr("*", f"{_PLACE} AS place").join(
-            self._uncommitted(known), "place", "left_anti"
-        )
+        # Broadcast: a shuffle would change the order of the versions of an id.
+        copied = F.broadcast(self._uncommitted(known))
+        fresh = records.selectExpr("*", f"{_PLACE} AS place").join(copied, "place", "left_anti")
         return (
             self._copies(fresh.drop("place"))
             .writeStream.queryName("copying")
@@ -199,6 +199,7 @@ class Copier:
         seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
         expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
         tags = pair(names.TAGS, "tags")
+        condition = pair(names.IF, "substring(change, 4)")
         # A plan is read by who takes it in, who needs the time from which its intervals count.
         stamp = pair(names.ORIGIN_TIMESTAMP_MS, decimal_text("origin_timestamp_ms"))
         stale = [name for name in names.STALE if name != names.SCHEDULE]
@@ -216,7 +217,8 @@ class Copier:
             if(partition IS NULL, {none}, array({partition})),
             if(expires_ms IS NULL, {none}, array({expires})),
             if(expires_after_ms IS NULL, {none}, array({expires_after})),
-            if(tags IS NULL, {none}, array({tags}))
+            if(tags IS NULL, {none}, array({tags})),
+            if(startswith(change, 'if '), array({condition}), {none})
             ) END AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),

@@ -11,7 +11,7 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
 from sendlater.config import Settings
-from sendlater.dialects import stages
+from sendlater.dialects import names, sql, stages
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import DUE_MS_MAX
 from sendlater.spark.plans import RECURS, PlanReader
@@ -105,10 +105,12 @@ class FillTask:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Result of reading the journals: how many schedules were written, and are due later."""
+    """Result of reading the journals: how many schedules were written, and are due later, and how
+    many records have a condition."""
 
     written: int
     later: int
+    conditional: int = 0
 
 
 def plan(
@@ -131,7 +133,11 @@ def plan(
     # The lanes need tiny buffers between the JVM and Python; a whole journal needs large ones.
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", PLAN_BUFFER_BYTES)
-    found = standing(records(spark, settings, ends=ends, tasks=tasks), tasks=tasks)
+    read, asked = records(spark, settings, ends=ends, tasks=tasks), Observation()
+    conditional = f"count_if(array_contains(headers.key, {sql.text(names.IF)})) AS count"
+    # With a horizon nobody can decide: such a record is rejected.
+    decided = settings.horizon_ms is None
+    found = standing(read.observe(asked, F.expr(conditional)), tasks=tasks, decided=decided)
     for stage in stages(settings):
         found = found.selectExpr(*stage)
     counted = Observation()
@@ -140,7 +146,8 @@ def plan(
     )
     wanted = found.filter(f"due_ms > {after_ms}L AND due_ms <= {until_ms}L")
     written = wanted.mapInArrow(fill_task, "count bigint").agg(F.sum("count")).first()
-    return Planned(int(written[0] or 0) if written else 0, int(counted.get["later"]))
+    count = int(written[0] or 0) if written else 0
+    return Planned(count, int(counted.get["later"]), int(asked.get["count"]))
 
 
 class TaskProgress:

@@ -12,7 +12,7 @@ from sendlater.config import Settings
 from sendlater.errors import BadSettings
 from sendlater.model import DUE_MS_MAX
 from sendlater.spark.journal.fill_tasks import FillTask, Planned, TaskProgress, plan
-from sendlater.spark.journal.standing import Ends, task_count
+from sendlater.spark.journal.standing import Ends, records, task_count, undecided
 from sendlater.spark.plans import PlanReader
 from sendlater.store import Pending
 from sendlater.store.rebuild import JournalCopy
@@ -92,6 +92,9 @@ class Filling:
             )
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms, later=planned.later)
         flat = {f"{t}/{p}": end for t, partitions in ends.items() for p, end in partitions.items()}
+        if planned.conditional and horizon_ms is None:
+            # Intake decides what is open, and reads what follows once more, before any delivery.
+            flat |= undecided(records(self._spark, self._settings, ends=ends, tasks=tasks))
         self._copy.complete(flat, journals=self.journals)
         self._copy.tell()
         _log.warning("the store is rebuilt", schedules=planned.written)

@@ -9,6 +9,7 @@ tombstone.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import structlog
 from confluent_kafka import Producer
@@ -19,12 +20,15 @@ from sendlater.config import Settings
 from sendlater.dialects import encode_again, encode_tombstone
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX, RELEASE_COUNT_MAX, REWRITE_AHEAD_MS
-from sendlater.model import Record, Schedule, State
+from sendlater.model import Origin, Record, Schedule, State
 from sendlater.store import Pending
-from sendlater.store.codec import FIELDS, unpack, with_due
+from sendlater.store.codec import FIELDS, pack, unpack, with_due
+from sendlater.store.shard import Shard
 
 PACKED = range(0x90 + FIELDS, 0x90 + FIELDS + 2)
 """First byte of a packed record, without and with tags; no topic name begins so."""
+UNMET = b"if "
+"""Beginning of the version of a record whose condition did not hold, and which nothing replaced."""
 FLUSH_S = 30.0
 """Longest wait for the broker's acknowledgements."""
 
@@ -71,14 +75,34 @@ def bury_surplus(settings: Settings, pending: Pending) -> int:
             _write(settings, [encode_tombstone(id=i, version=_version(i, found[i])) for i in gone])
         # A claimed schedule is checked again later; a pending one makes its copy no surplus.
         idle = [i for i, now in standing.items() if now and now.state is State.PENDING]
+        for i in idle:
+            if found[i].startswith(UNMET):
+                _take_place(shard, standing[i], version=_version(i, found[i]))
         if gone or idle:
             shard.client.hdel(key, *gone, *idle)
         count += len(gone)
     return count
 
 
+def _take_place(shard: Shard, standing: Schedule | None, *, version: str) -> None:
+    """What was being delivered when a condition did not hold, and was put back: it stands where
+    that record is, as if it had been pending then."""
+    assert standing is not None, "it is pending"
+    topic, partition, position = version.rsplit("/", 2)
+    place = Origin(
+        topic=topic,
+        partition=int(partition),
+        position=int(position),
+        timestamp_ms=standing.origin.timestamp_ms if standing.origin else 0,
+    )
+    row = pack(replace(standing, origin=place))
+    # No schedule has this version.
+    shard.park([standing.id, f"if version=-|{standing.due_ms}", row], journal=True)
+
+
 def _version(schedule_id: bytes, kept: bytes) -> str:
     """The version of a surplus copy: stored as text, or the origin of a change's stored copy."""
+    kept = kept.removeprefix(UNMET)
     if kept[0] not in PACKED:
         return kept.decode()
     origin = unpack(schedule_id, with_due(0, kept)).origin

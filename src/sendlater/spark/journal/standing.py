@@ -5,6 +5,9 @@ Our own tombstone removes one version, and not a newer one. A copy that was writ
 the version that it is a copy of; of several, the one whose plan has come furthest. The copy of a
 reschedule may be written when its schedule is being delivered: the tombstone then names the version
 before it, but tells the new due time.
+
+A record with a condition does not count: what stands after it is written behind it. Where that is
+missing still, intake decides (again), see `undecided`.
 """
 
 import json
@@ -17,7 +20,7 @@ from pyspark.sql import functions as F
 from sendlater.brokers.kafka_options import reader_options
 from sendlater.config import Settings
 from sendlater.dialects import names, sql
-from sendlater.dialects.decode import COPY_OF, DONE
+from sendlater.dialects.decode import CONDITIONAL, COPY_OF, DONE
 from sendlater.limits import PLAN_RECORDS_PER_TASK
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 WHOLE = "[0-9]{1,16}"
 """A due time as we write it."""
+
+_DONE = f"CASE WHEN value IS NULL THEN try_cast(substring_index({DONE}, '/', -1) AS BIGINT) END"
+"""The version that our own tombstone removes; null for every other record."""
 
 _CHANGE = sql.header_text(names.CHANGE, names.CHANGE_NAME)
 
@@ -54,15 +60,13 @@ def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) 
     )
 
 
-def standing(read: DataFrame, *, tasks: int) -> DataFrame:
+def standing(read: DataFrame, *, tasks: int, decided: bool = True) -> DataFrame:
     """From all records, the current one of each id, in the same columns.
 
-    A copy has the offset of its version.
+    A copy has the offset of its version. `decided`: records with a condition do not count.
     """
-    # The version that our own tombstone removes; null for every other record.
-    offset = f"try_cast(substring_index({DONE}, '/', -1) AS BIGINT)"
-    done = f"CASE WHEN value IS NULL THEN {offset} END"
     left = sql.header_text(names.DUE, WHOLE)
+    asks = CONDITIONAL if decided else "false"
     moved = f"CASE WHEN {_CHANGE} IS NOT NULL THEN {sql.header_text(names.DUE_MS, WHOLE)} END"
     # Of copies of one version the one whose plan has come furthest, in whatever order they are.
     plan = f"CAST({sql.header(sql.text(names.PLAN))} AS STRING)"
@@ -76,7 +80,7 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
         read.filter("key IS NOT NULL")
         .selectExpr("*", "headers.key AS names")
         .selectExpr(
-            *("*", f"{done} AS done", f"{left} AS left", f"{moved} AS moved"),
+            *("*", f"{_DONE} AS done", f"{left} AS left", f"{moved} AS moved"),
             f"coalesce({COPY_OF}, offset) AS version",
             f"struct({planned}, coalesce({changes}, 0)) AS planned",
         )
@@ -88,10 +92,10 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
         .agg(
             F.expr(
                 f"max_by({last}, struct(version, planned, offset)) "
-                "FILTER (WHERE done IS NULL) AS last"
+                f"FILTER (WHERE done IS NULL AND NOT {asks}) AS last"
             ),
             F.expr("max(struct(done, left)) FILTER (WHERE done IS NOT NULL) AS done"),
-            F.expr("max(timestamp) AS at"),
+            F.expr(f"max(timestamp) FILTER (WHERE NOT {asks}) AS at"),
         )
         .groupBy("key")
         .agg(F.expr(f"max_by({newest}, coalesce(last.timestamp, at)) AS newest"))
@@ -103,3 +107,26 @@ def standing(read: DataFrame, *, tasks: int) -> DataFrame:
             "key", "value", "topic", "partition", "version AS offset", "timestamp", "headers"
         )
     )
+
+
+def undecided(read: DataFrame) -> dict[str, int]:
+    """Per `topic/partition` the offset of the first record with a condition that nothing behind it
+    tells to be decided."""
+    rows = (
+        read.filter("key IS NOT NULL")
+        .selectExpr("*", "headers.key AS names")
+        .selectExpr("*", f"{_DONE} AS done", f"coalesce({COPY_OF}, offset) AS version")
+        .groupBy("key", "topic", "partition")
+        .agg(
+            F.expr(
+                f"greatest(max(version) FILTER (WHERE done IS NULL AND NOT {CONDITIONAL}), "
+                "max(done), -1) AS decided"
+            ),
+            F.expr(f"collect_list(offset) FILTER (WHERE {CONDITIONAL}) AS asked"),
+        )
+        .selectExpr("topic", "partition", "filter(asked, at -> at > decided) AS open")
+        .groupBy("topic", "partition")
+        .agg(F.expr("min(array_min(open)) AS at"))
+        .filter("at IS NOT NULL")
+    )
+    return {f"{row.topic}/{row.partition}": row["at"] for row in rows.collect()}

@@ -2,14 +2,14 @@
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
 -- args: owner journal rejected_count:number sources:number
--- uses: holds tags
+-- uses: holds tags packed
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
 --              read from that partition at that position or before
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
 --       if CONDITION|due_ms: written only if the condition holds for what stands under the id after
---              the rows before it, otherwise dropped and counted
+--              the rows before it, otherwise dropped and counted; on a journal see decide
 --       again VERSION|due_ms: the copy of a version (topic/partition/position) of a journal, see
 --              spark/journal/rewrite.py
 --       again VERSION PLANNED_MS CHANGES|due_ms: the same of a recurring schedule, and how far it has come
@@ -126,31 +126,6 @@ local function take_out(id)
     return gone
 end
 
--- The value of a msgpack integer that is not negative, and where it ends (cmsgpack cannot read what
--- Python packs).
-local function whole(text, at)
-    local first = string.byte(text, at) or 255
-    local size = ({[204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8})[first]
-    if size and #text >= at + size then
-        return struct.unpack('>I' .. size, text, at + 1), at + 1 + size
-    end
-    return first < 128 and first or -1, at + 1
-end
-
--- Where a packed record tells the place it was read from, if that is on this topic, with partition and
--- position: it ends with topic, partition, position and a timestamp.
-local function place(packed, topic)
-    local at = string.find(packed, topic, math.max(1, #packed - #topic - 26), true)
-    while at do
-        local number, after = whole(packed, at + #topic)
-        local position, last = whole(packed, after)
-        if select(2, whole(packed, last)) == #packed + 1 then
-            return at, number, position
-        end
-        at = string.find(packed, topic, at + 1, true)
-    end
-end
-
 -- Compares what stands under an id with a version: 0 the same, above 0 later or read elsewhere, below
 -- 0 earlier, nil when nothing stands.
 local function beside(id, version)
@@ -177,42 +152,93 @@ local function is_copy(row, id)
     return false
 end
 
--- Where the value after this one begins.
-local function after(text, at)
-    local first = string.byte(text, at) or 192
-    if first == 192 then
-        return at + 1
-    elseif first >= 160 and first < 192 then
-        return at + 1 + first - 160
+-- What would stand under an id if what stood there when its condition was decided had left before, with
+-- the version of that: a store that went back decides again, and reads only afterwards that it had.
+local otherwise = overtaken .. ':otherwise'
+local has_otherwise = journal ~= '' and redis.call('HLEN', otherwise) > 0
+local function kept_otherwise(id)
+    local kept = has_otherwise and redis.call('HGET', otherwise, id) or ''
+    local blank = string.find(kept, ' ', 1, true)
+    if blank then
+        return string.sub(kept, 1, blank - 1), string.sub(kept, blank + 1)
     end
-    local size = ({[196] = 1, [197] = 2, [198] = 4, [217] = 1, [218] = 2, [219] = 4})[first]
-    if size then
-        return at + 1 + size + struct.unpack('>I' .. size, text, at + 1)
-    end
-    return select(2, whole(text, at))
 end
 
--- How far the plan of a packed record has come, and its changes since; nil if it does not recur.
-local function planned_in(packed)
-    -- Topic, partition, key and value are in front of the headers; a plan is the first of these.
-    local at = after(packed, after(packed, after(packed, after(packed, (select(2, tags_of(packed, 1)))))))
-    at = at + (({[220] = 3, [221] = 5})[string.byte(packed, at) or 0] or 1)
-    if string.sub(packed, at, at + 15) ~= '\196\14sendlater-plan' then
-        return nil
-    end
-    local plan = string.sub(packed, at + 16, after(packed, at + 16) - 1)
-    return tonumber(string.match(plan, '"planned_ms":(%d+)')), tonumber(string.match(plan, '"changes":(%d+)') or 0)
+-- A packed record as if it had been read where another one was.
+local function in_place(packed, row)
+    return string.sub(packed, 1, origin(packed) - 1) .. string.sub(row, (origin(row)))
 end
 
--- Whether a condition holds for what stands under an id.
-local function met(only_if, id, due_ms)
+local function keep_otherwise(id, only_if, due_ms, row, met, stood)
+    local left, other = kept_otherwise(id)
+    if not left then
+        left, other = stood, ''
+    end
+    local held = holds(only_if, tonumber(due_ms), other ~= '' and 'pending' or '', other)
+    if held and met then
+        redis.call('HDEL', otherwise, id)
+        return
+    elseif held then
+        other = '\207' .. struct.pack('>I8', due_ms) .. row
+    elseif other ~= '' then
+        other = string.sub(other, 1, 9) .. in_place(string.sub(other, 10), row)
+    end
+    redis.call('HSET', otherwise, id, left .. ' ' .. other)
+    has_otherwise = true
+end
+
+-- Whether a condition holds for what stands under an id; nil if that is known already.
+--
+-- The record stays on its journal as the newest of its id. So what stands afterwards, the new schedule or
+-- the old one, has its place there, and is written again behind it as a copy of that version (see
+-- overtaken). Where nothing stands, its tombstone is written (see surplus).
+local function decide(only_if, id, due_ms, row)
     local score = redis.call('ZSCORE', due, id)
     local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
         or (has_aside and redis.call('HGET', aside, id))
-    return holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+    local met = holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+    if journal == '' then
+        return met
+    end
+    local _, source, position = origin(row)
+    if packed then
+        local _, from, stands = origin(string.sub(packed, 10))
+        if from == source and stands >= position then
+            return nil
+        end
+        keep_otherwise(id, only_if, due_ms, row, met, from .. '/' .. stands)
+        if not met then
+            local moved = in_place(string.sub(packed, 10), row)
+            redis.call('HSET', score and record or aside, id, (score and '' or string.sub(packed, 1, 9)) .. moved)
+        end
+    end
+    if packed or met then
+        redis.call('SADD', overtaken, id)
+    else
+        redis.call('HSET', surplus, id, 'if ' .. source .. '/' .. position)
+    end
+    return met
 end
 
 local earliest = math.huge
+-- What stands has left before the condition was decided: here is what stands instead.
+local function stand_otherwise(id, other)
+    local _, source, position = origin(redis.call('HGET', record, id) or string.sub(redis.call('HGET', aside, id), 10))
+    take_out(id)
+    redis.call('HDEL', aside, id)
+    redis.call('HDEL', otherwise, id)
+    if other == '' then
+        redis.call('HSET', surplus, id, 'if ' .. source .. '/' .. position)
+        return
+    end
+    local due_ms, packed = struct.unpack('>I8', other, 2), string.sub(other, 10)
+    redis.call('ZADD', due, due_ms, id)
+    redis.call('HSET', record, id, packed)
+    index(id, due_ms, (tags_of(packed, 1)))
+    redis.call('SADD', overtaken, id)
+    earliest = math.min(earliest, due_ms)
+end
+
 for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
     local change, again, stands, only_if, position, stood, changed, changed_since
@@ -221,12 +247,23 @@ for i = first, #ARGV, 3 do
         again, position, changed = string.match(journal ~= '' and change or '', '^again (%S+) ?(%d*) ?(%d*)$')
         only_if = string.match(change, '^if (.+)$')
     end
-    if only_if then
-        write()
-    end
     if again then
         write()
-        stands = beside(id, again)
+        local left = kept_otherwise(id)
+        if left == again then
+            -- Of what stood before and after the decision: a store that went back forgot how far it had come.
+            local packed = redis.call('HGET', record, id)
+            ARGV[i + 2] = packed and in_place(ARGV[i + 2], packed) or ARGV[i + 2]
+            stands = packed and 0 or 1
+        else
+            stands = beside(id, again)
+            if (stands or 0) < 0 and redis.call('HGET', surplus, id) == 'if ' .. again then
+                -- It was being delivered when that condition did not hold, is put back, and has yet to take its place.
+                stands = 1
+            elseif stands == 0 and has_otherwise then
+                redis.call('HDEL', otherwise, id)
+            end
+        end
         position = tonumber(position)
         if stands == 0 and position then
             stood, changed_since = planned_in(redis.call('HGET', record, id) or '')
@@ -238,8 +275,17 @@ for i = first, #ARGV, 3 do
         local about = due_ms == '' and ARGV[i + 2] or ''
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
-    if only_if and not met(only_if, id, due_ms) then
-        unmet = unmet + 1
+    local held = true
+    if has_otherwise and not only_if and not again and (due_ms ~= '' or ARGV[i + 2] == '') then
+        redis.call('HDEL', otherwise, id)
+    end
+    if only_if then
+        write()
+        held = decide(only_if, id, due_ms, ARGV[i + 2])
+    end
+    if not held then
+        -- A direct write repeats what was decided when the record was read.
+        unmet = unmet + (held == false and first > rest and 1 or 0)
     elseif again and (stands or 0) >= 0 then
         -- Not a new version: what stands keeps its position, and its tombstone will name that.
         if stood and stood < position then
@@ -279,9 +325,17 @@ for i = first, #ARGV, 3 do
         tombstones = tombstones + 1
         -- Our own tombstone is read here; a newer schedule of its id may have been parked before.
         if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then
-            -- On the journal this tombstone follows what stands, so compaction would remove that.
-            redis.call('SADD', overtaken, id)
+            local left, other = kept_otherwise(id)
+            if left == ARGV[i + 2] then
+                stand_otherwise(id, other)
+            else
+                -- On the journal this tombstone follows what stands, so compaction would remove that.
+                redis.call('SADD', overtaken, id)
+            end
         else
+            if has_otherwise then
+                redis.call('HDEL', otherwise, id)
+            end
             local gone = take_out(id) + redis.call('HDEL', aside, id)
             cancelled = cancelled + math.min(gone, 1)
             if ARGV[i + 2] == '' then

@@ -29,12 +29,13 @@ export function makeChart(place, { onView, onSelect }) {
     if (hover >= got.counts.length) hover = null; // of bars that are no more
     root.setAttribute("width", width);
     root.setAttribute("height", height);
-    const seen = got.counts.filter((_, i) => got.edges_ms[i + 1] > view[0] && got.edges_ms[i] < view[1]);
+    const seen = got.counts.map((n, i) => n + got.held[i]).filter((_, i) => got.edges_ms[i + 1] > view[0] && got.edges_ms[i] < view[1]);
     const scale = valueTicks(Math.max(1, ...seen, got.before), options.log);
     top = scale.top;
-    root.replaceChildren(clip(), ...lines(scale.ticks), ...bars(), ...overdue(), ...drain(), ...axis(), ...nowLine(), ...late(), ...selection(), ...pointed());
+    root.replaceChildren(clip(), stripes(), ...lines(scale.ticks), ...bars(), ...told(), ...overdue(), ...drain(), ...axis(), ...nowLine(), ...late(), ...selection(), ...pointed());
   }
   const clip = () => svg("clipPath", { id: "inside" }, svg("rect", { x: LEFT, y: 0, width: Math.max(0, width - LEFT - RIGHT), height }));
+  const stripes = () => svg("pattern", { id: "stripes", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { class: "stripe", width: 2, height: 6 }));
   const lines = (ticks) => ticks.flatMap((n) => [
     svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(n), y2: y(n) }),
     svg("text", { x: LEFT - 8, y: y(n) + 4, "text-anchor": "end" }, short(n))]);
@@ -60,6 +61,15 @@ export function makeChart(place, { onView, onSelect }) {
     const gap = right - left > 4 ? 1 : 0;
     const [above, under] = [Math.min(y(high), y(low) - 1), y(low)];
     return `M${left.toFixed(1)} ${under.toFixed(1)}V${above.toFixed(1)}H${(right - gap).toFixed(1)}V${under.toFixed(1)}Z`;
+  }
+  // What recurs is striped, at the top of its bar; what limits hold stands on the bars, hollow, where they let it go.
+  function told() {
+    let recurring = "", waits = "";
+    got.counts.forEach((n, i) => {
+      if (got.recurring[i]) recurring += bar(i, n - Math.min(n, got.recurring[i]), n);
+      if (got.held[i]) waits += bar(i, n, n + got.held[i]);
+    });
+    return [["recurring", recurring], ["held", waits]].filter(([, path]) => path).map(([name, path]) => svg("path", { class: `bar ${name}`, "clip-path": "url(#inside)", d: path, fill: name === "recurring" ? "url(#stripes)" : null }));
   }
   // Red: what is due before now and still here. What is due before the chart begins stands at its left edge.
   function overdue() {
@@ -104,11 +114,13 @@ export function makeChart(place, { onView, onSelect }) {
   function point(px) {
     const at = back(px), i = got ? got.edges_ms.findIndex((edge, n) => at >= edge && at < got.edges_ms[n + 1]) : -1;
     hover = i < 0 || px < LEFT ? null : i;
-    tip.hidden = hover === null || !(got.counts[hover] || brush);
+    tip.hidden = hover === null || !(got.counts[hover] || got.held[hover] || brush);
     if (tip.hidden) return;
     const red = overdueCounts(got)[hover];
     tip.replaceChildren(el("b", {}, `${count(got.counts[hover])} due`), el("span", {}, `${timeText(got.edges_ms[hover])} – ${timeText(got.edges_ms[hover + 1]).slice(11)}`),
       ...options.topics.map(([topic, counts], n) => counts[hover] ? el("span", {}, el("i", { class: `c${n}` }), `${topic} ${got.sampled && counts[hover] < got.counts[hover] ? "≈ " : ""}${count(counts[hover])}`) : null).filter(Boolean),
+      ...(got.recurring[hover] ? [el("span", {}, el("i", { class: "recurring" }), `${count(got.recurring[hover])} recurring`)] : []),
+      ...(got.held[hover] ? [el("span", {}, el("i", { class: "held" }), `${count(got.held[hover])} held by limits until then`)] : []),
       ...(red ? [el("span", { class: "bad" }, `${count(red)} overdue`)] : []),
       ...(got.late_ms[hover] ? [el("span", {}, `late by up to ${span(got.late_ms[hover])}`)] : []));
     const left = Math.min(x(got.edges_ms[hover + 1]) + 8, width - tip.offsetWidth - 4);
@@ -116,7 +128,7 @@ export function makeChart(place, { onView, onSelect }) {
   }
 
   // --- wheel, drag, keys ---
-  let changed = 0, scrolled = 0, moved = 0, held = null;
+  let changed = 0, scrolled = 0, moved = -Infinity, held = null;
   function move(now) {
     moved = performance.now();
     const length = Math.min(Math.max(VIEW_MS_MIN, now[1] - now[0]), LAST_MS), from = Math.min(Math.max(0, now[0]), LAST_MS - length);

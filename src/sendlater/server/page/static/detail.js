@@ -12,6 +12,18 @@ function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {},
 const placeOf = (record) => `${record.topic}-${record.place.replace("/", "@")}`;
 const toPlace = (record) => el("a", { href: "/records?" + query({ topic: record.topic, place: record.place }) }, placeOf(record));
 
+// --- retries ---
+const headerOf = (one, name) => (one.headers ?? []).map((each) => (Array.isArray(each) ? each : [each.name, each.value])).findLast(([key]) => key === name)?.[1];
+const attemptOf = (one) => 1 + (Number(one && headerOf(one, "retry-attempt")) || 0);
+const nth = (one) => (attemptOf(one) > 1 ? `, attempt ${attemptOf(one)}` : "");
+// What it is a retry of: the delivery that failed first, and every attempt that is on the topic.
+function tellRetry(one) {
+  if (attemptOf(one) === 1) return;
+  const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1];
+  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
+  fact("attempt", el("span", {}, count(attemptOf(one)), ...places));
+}
+
 // --- asking ---
 async function itsVersions(one) {
   if (!can.payload) return [];
@@ -46,9 +58,9 @@ function stepsOf(one, changes, delivered, versions) {
   }
   for (const [each, record] of delivered) {
     steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}`] });
-    steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
+    steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms)}${nth(record)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
   }
-  if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: one.state === "pending" ? "will be due" : `${one.state}, due`, kind: "", more: [] });
+  if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: (one.state === "pending" ? "will be due" : `${one.state}, due`) + nth(one), kind: "", more: [] });
   return steps.sort((a, b) => a.at - b.at);
 }
 function drawLife(steps) {
@@ -100,6 +112,7 @@ function showDelivered(each, record) {
   fact("due", when(each.due_ms)); fact("topic", each.topic); fact("late by", span(each.late_ms));
   if (!record) return;
   fact("place", toPlace(record));
+  tellRetry(record);
   if (record.origin) fact("origin", record.origin);
   showPayload(record);
 }
@@ -157,6 +170,7 @@ async function show() {
     if (one.key != null) fact("key", one.key);
     if (one.tags) fact("tags", one.tags.join(", "));
     if (one.caller) fact("caller", one.caller);
+    tellRetry(one);
     if (one.origin) fact("origin", toPlace(one.origin));
     fact("version", one.version);
     showPayload(one);

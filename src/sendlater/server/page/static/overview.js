@@ -1,12 +1,12 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
-import { $, ask, count, el, given, guard, onBack, onStats, put, query, short, span } from "./shared.js";
+import { $, ask, count, el, given, guard, onBack, onStats, put, short, span } from "./shared.js";
 import { askTimeline, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
 import { callersSeen, fillField, look, onSelected, search, showPage, tagsSeen } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
 import { drawSpark } from "./spark.js";
 
-const [HEARD_MS_MAX, LATE_MS, TREND_MS, TABLE_MS, CALLERS] = [10000, 1000, 15000, 10000, 5];
+const [HEARD_MS_MAX, LATE_MS, TREND_MS, TABLE_MS] = [10000, 1000, 15000, 10000];
 let trendAsked = 0, tableAsked = Date.now(), firstStart = null;
 
 // --- the sentence ---
@@ -33,7 +33,7 @@ function showNumbers(s) {
   const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
   number("late", span(late.p99), late.p50 == null ? "nothing delivered yet" : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
   number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
-  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${s.limited ? `${short(s.limited)} wait for limits, ` : ""}${short(s.due["1m"] ?? 0)} in a minute, ${short(s.due["1h"] ?? 0)} in an hour, ${short(s.due["1d"] ?? 0)} in a day`);
+  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${short(s.due["1m"] ?? 0)} in a minute, ${short(s.due["1h"] ?? 0)} in an hour, ${short(s.due["1d"] ?? 0)} in a day`);
   number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);
 }
 async function showTrend() {
@@ -61,6 +61,7 @@ function showHealth(s) {
   vital("queries", "Queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : "none", !heard || !all.every(Boolean));
   vital("rejected", "Rejected", count(s.rejected), s.rejected > 0);
   vital("dead", "Dead", count(s.dead), s.dead > 0);
+  if (s.limits && Object.keys(s.limits).length) vital("limits", "Held by limits", count(s.limited));
   if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
   const more = s.why.filter((one) => one !== $("#headline-text").textContent), told = more.join("\n");
   if (($("#why").dataset.told ?? "") === told) return;
@@ -69,28 +70,12 @@ function showHealth(s) {
   $("#health").open = more.length > 0;
 }
 
-// --- limits ---
-function showLimits(limits) {
-  const told = JSON.stringify(limits), place = $("#limits");
-  place.hidden = told === "{}";
-  if (place.hidden || place.dataset.told === told) return;
-  place.dataset.told = told;
-  place.querySelector("tbody").replaceChildren(...Object.entries(limits).map(([topic, limit]) => {
-    const callers = Object.entries(limit.waiting).sort(([, a], [, b]) => b - a), sum = callers.reduce((all, [, n]) => all + n, 0);
-    const by = callers.slice(0, CALLERS).map(([name, n]) => `${name || "no name"} ${count(n)}`);
-    if (callers.length > CALLERS) by.push(`${count(callers.length - CALLERS)} more`);
-    const its = el("a", { href: "/?" + query({ topic }) }, topic);
-    return el("tr", {}, ...[its, limit.per_second.toLocaleString("en"), count(sum), sum ? span((sum / limit.per_second) * 1000) : "", by.join(", ")].map((cell) => el("td", {}, cell)));
-  }));
-}
-
 function showStats(s) {
   const [kind, text] = sentence(s);
   $("#headline").className = kind;
   put($("#headline-text"), text);
   if (!s.error) showNumbers(s);
   showHealth(s);
-  showLimits(s.limits ?? {});
   guard(showTrend)();
   const empty = !s.error && !s.pending && !s.delivered;
   if (firstStart || empty) (firstStart ??= import("./first.js")).then((first) => first.show(s, empty));

@@ -42,7 +42,7 @@ export function showPayload(one) {
     $("#forms").replaceChildren(...forms.map(([form]) => el("button", { type: "button", "aria-pressed": String(form === name), onclick: () => choose(form) }, form)));
   };
   choose(forms[0][0]);
-  $("#size").textContent = `${count(bytes.length)} bytes` + (bytes.length > HEX_MAX ? `; of it are shown ${count(TEXT_MAX)} as text, ${count(HEX_MAX)} as hex` : "");
+  $("#size").textContent = `${count(bytes.length)} byte${bytes.length === 1 ? "" : "s"}` + (bytes.length > HEX_MAX ? `; of it are shown ${count(TEXT_MAX)} as text, ${count(HEX_MAX)} as hex` : "");
   $("#download").href = URL.createObjectURL(new Blob([bytes]));
   $("#download").download = "payload";
   const headers = one.headers || [];

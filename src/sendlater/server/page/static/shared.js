@@ -84,10 +84,20 @@ export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
 export const badge = (text, kind = "") => el("span", { class: `badge ${kind}` }, text);
 const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad" };
 export const state = (name) => badge(name, KINDS[name] ?? "");
+// Of a plan nothing is rounded.
+function exactly(ms) {
+  const parts = [];
+  for (const [unit, size] of [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000], ["ms", 1]]) {
+    const whole = Math.floor(ms / size);
+    if (whole) parts.push(`${whole} ${unit}`);
+    ms -= whole * size;
+  }
+  return parts.join(" ");
+}
 // When a recurring schedule comes.
 export function inWords(plan) {
-  const jitter = plan.jitter_ms ? `, up to ${span(plan.jitter_ms)} later` : "";
-  if (!plan.cron) return `every ${span(plan.every_ms)}${jitter}`;
+  const jitter = plan.jitter_ms ? `, up to ${exactly(plan.jitter_ms)} later` : "";
+  if (!plan.cron) return `every ${exactly(plan.every_ms)}${jitter}`;
   return `at ${plan.cron} (minute, hour, day of month, month, day of week), ${plan.zone ?? "UTC"}${jitter}`;
 }
 export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });

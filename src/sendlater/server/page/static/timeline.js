@@ -70,10 +70,12 @@ function redraw() {
   if (!got || chart.busy()) return;
   const topics = topTopics(got.topics);
   chart.draw(got, view(), { topics, spikes: spikes(), log: $("#log").checked, selected });
-  const names = topics.map(([topic]) => topic).join("\n") + got.overdue;
+  const recurring = sum(got.recurring), held = sum(got.held), names = [...topics.map(([topic]) => topic), recurring > 0, held, got.overdue].join("\n");
   if ($("#legend").dataset.names === names) return;
   $("#legend").dataset.names = names;
   $("#legend").replaceChildren(...topics.map(([topic], n) => el("button", { type: "button", class: "plain", disabled: !(topic in got.topics), onclick: () => filter(topic) }, el("i", { class: `c${n}` }), topic)),
+    ...(recurring ? [el("span", {}, el("i", { class: "recurring" }), "recurring")] : []),
+    ...(held ? [el("span", {}, el("i", { class: "held" }), `${count(held)} held by limits`)] : []),
     ...(got.overdue ? [el("span", { class: "bad" }, el("i", { class: "overdue" }), `${count(got.overdue)} overdue`)] : []));
 }
 const sum = (counts) => counts.reduce((a, b) => a + b, 0);
@@ -98,10 +100,11 @@ function asTable() {
   const before = (n, from, at) => el("tr", { class: "bad" }, el("td", {}, from), el("td", { class: "time" }, time(at)), el("td", {}, count(n)), el("td", {}, "overdue"), el("td", {}), el("td", {}));
   if (got.before) rows.push(before(got.before, "before", got.edges_ms[0]));
   got.counts.forEach((n, i) => {
-    if (!n) return;
+    if (!n && !got.held[i]) return;
     const [from, to] = [got.edges_ms[i], got.edges_ms[i + 1]];
-    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${count(counts[i])}`).join(", ");
-    rows.push(el("tr", { class: red[i] ? "bad" : "" }, el("td", { class: "time" }, time(from)), el("td", { class: "time" }, time(to)), el("td", {}, count(n)), el("td", {}, topics + (red[i] ? `, ${count(red[i])} overdue` : "")), el("td", {}, span(got.late_ms[i])),
+    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${count(counts[i])}`);
+    const apart = [[got.recurring[i], "recurring"], [got.held[i], "held by limits until then"], [red[i], "overdue"]].filter(([some]) => some).map(([some, what]) => `${count(some)} ${what}`);
+    rows.push(el("tr", { class: red[i] ? "bad" : "" }, el("td", { class: "time" }, time(from)), el("td", { class: "time" }, time(to)), el("td", {}, count(n)), el("td", {}, [...topics, ...apart].join(", ")), el("td", {}, span(got.late_ms[i])),
       el("td", {}, el("button", { type: "button", "aria-label": `Select from ${iso(from)}`, onclick: () => select(from, to) }, "Select"))));
   });
   // The focused element must stay while numbers are updated.

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pages import chart_ready, chromium
+from pages import chart_ready
 from playwright.sync_api import expect
 
 from sendlater.config import Settings
@@ -101,6 +101,8 @@ def numbers():
             "edges_ms": edges,
             "counts": [a + b for a, b in zip(emails, orders, strict=True)],
             "topics": {"emails": emails, "orders": orders},
+            "recurring": [n // 4 for n in emails],
+            "held": [300 if 4 < n < 10 else 0 for n in range(BARS)],
             "sampled": False,
             "before": 0,
             "last_due_ms": edges[-1],
@@ -111,12 +113,6 @@ def numbers():
         },
         "schedules": {"items": items, "next_cursor": "more"},
     }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

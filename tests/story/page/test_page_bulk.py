@@ -1,0 +1,80 @@
+"""Select, then act on many, and take it back."""
+
+import re
+
+import pytest
+from page_hands import drag, say_yes, told, undo_last
+from pages import HOUR_MS
+from playwright.sync_api import expect
+from servers import wait_until
+
+pytestmark = pytest.mark.story
+
+
+def test_dragging_over_the_timeline_filters_the_table(page):
+    drag(page)
+    expect(page.locator("#schedules tbody tr")).to_have_count(50)
+    page.get_by_role("button", name="Clear selection").click()
+    expect(page).not_to_have_url(re.compile("due_from="))
+
+
+def test_a_selection_is_shifted_after_a_dry_run_and_undone_from_the_audit_trail(page, installation):
+    page.goto("/?id_prefix=orders-000")
+    before = installation.pending.get(b"orders-000001").due_ms
+    page.get_by_label("how long").fill("2h")
+    page.get_by_role("button", name="Shift all by").click()
+    expect(page.get_by_role("dialog")).to_contain_text("500 schedules will be due 2h later")
+    page.get_by_role("button", name="Back").click()
+    assert installation.pending.get(b"orders-000001").due_ms == before, "nothing before a yes"
+    page.get_by_role("button", name="Shift all by").click()
+    say_yes(page)
+    told(page, "500 of 500 changed")
+    assert installation.pending.get(b"orders-000001").due_ms == before + 2 * HOUR_MS
+    page.get_by_role("link", name="Audit").click()
+    first = page.locator("#audit tbody tr").first
+    expect(first).to_contain_text("adminer")
+    expect(first).to_contain_text("shift")
+    expect(first).to_contain_text('"id_prefix":"orders-000"')
+    undo_last(page)
+    told(page, "500 of 500 undone")
+    assert installation.pending.get(b"orders-000001").due_ms == before
+
+
+def test_many_of_one_caller_are_cancelled_and_come_back(page, installation):
+    page.goto("/?id_prefix=emails-010&topic=emails&caller=shop")
+    page.get_by_role("button", name="Cancel all").click()
+    say_yes(page)
+    told(page, "100 of 100 changed")
+    assert installation.pending.get(b"emails-010000") is None
+    assert installation.pending.get(b"emails-010002") is not None, "of nobody"
+    undo_last(page)
+    told(page, "100 of 100 undone")
+    assert installation.pending.get(b"emails-010000") is not None
+
+
+def test_a_spike_is_spread_over_an_hour(page, installation):
+    page.goto("/?id_prefix=orders-010")
+    page.get_by_label("how long").fill("1h")
+    page.get_by_role("button", name="Spread all over").click()
+    say_yes(page)
+    told(page, "500 of 500 changed")
+    due = [installation.pending.get(b"orders-010%03d" % n).due_ms for n in range(1, 1_000, 2)]
+    assert 50 * 60_000 < max(due) - min(due) < HOUR_MS
+    undo_last(page)
+    told(page, "500 of 500 undone")
+
+
+def test_what_is_delivered_now_is_gone_for_good(page, installation):
+    with installation.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"hasty-{n}", delay=7_200)
+    page.goto("/?id_prefix=hasty-")
+    page.get_by_role("button", name="Deliver all now").click()
+    expect(page.get_by_role("dialog")).to_contain_text("3 schedules")
+    say_yes(page)
+    told(page, "3 of 3 changed")
+    wait_until(lambda: installation.pending.get(b"hasty-0") is None, "it was delivered")
+    page.goto("/audit")
+    first = page.locator("#audit tbody tr").first
+    expect(first).to_contain_text("deliver-now")
+    assert first.get_by_role("button").count() == 0, "nothing brings it back"

@@ -1,0 +1,79 @@
+"""The first view: on time or late, the numbers, and how soon it is there."""
+
+import re
+
+import pytest
+from pages import HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
+from playwright.sync_api import expect
+
+from sendlater.model import Record, Schedule
+
+pytestmark = pytest.mark.story
+BUSY_MS = 90_000
+"""Deliveries may take this long on a machine that runs much else."""
+
+
+def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, installation):
+    """Lateness is the first number; the service has just delivered what was due at once."""
+    with installation.scheduler() as s:
+        for n in range(20):
+            s.send_later("emails", f"m{n}", id=f"soon-{n}", delay=0.2)
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile(r"On time(: p99| again: p99 was) .* over the last "),
+        timeout=BUSY_MS,
+    )
+    expect(page.locator("#numbers .card").first).to_have_id("number-late")
+    expect(page.locator("#number-late b")).to_have_text(re.compile(r"\d m?s$"))
+    expect(page.locator("#number-pending b")).to_have_text(re.compile(r"^200,\d{3}$"))
+    expect(page.locator("#number-pending small")).to_contain_text(re.compile(r"[1-9].* in a day"))
+    expect(page.locator("#number-overdue b")).to_have_text("0")
+    expect(page.locator("#number-overdue small")).to_have_text("nothing is late")
+    expect(page.locator("#vital-rejected b")).to_have_text(re.compile(r"^\d$"))
+    expect(page.locator("#vital-redis b")).to_contain_text("MiB")
+    expect(page.locator("#vital-broker b")).to_have_text("answers")
+    expect(page.locator("#vital-lag b")).to_have_text("0")
+    expect(page.locator("#vital-queries b")).to_have_text("3 of 3")
+    expect(page.locator("#why li")).to_have_count(0)
+    expect(page.locator("#badge")).to_have_text("staging")
+
+
+def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
+    """Nobody delivers here; what is overdue is a red bar left of now."""
+    now_ms = alone.noon_ms - 25 * HOUR_MS
+    for n, due_ms in enumerate((now_ms, now_ms + 48 * HOUR_MS)):
+        record = Record(topic="emails", value=b"v")
+        alone.pending.put(Schedule(id=b"%d" % n, due_ms=due_ms, record=record))
+    with opened(browser, alone) as page:
+        expect(page.get_by_role("heading", level=1)).to_have_text(
+            "No service has run on this store yet: nothing is delivered."
+        )
+        expect(page.locator("#number-overdue b")).to_have_text("1")
+        expect(page.locator("#number-overdue small")).to_contain_text(" h")
+        expect(page.locator("#vital-queries")).to_have_class(re.compile("bad"))
+        chart_ready(page)
+        expect(page.locator("#chart .bar.overdue")).to_be_attached()
+        expect(page.locator("#legend")).to_contain_text("1 overdue")
+        expect(page.locator("#chart-table tbody tr").first).to_contain_text("overdue")
+
+
+WEIGHT_BYTES_MAX = 250_000
+
+
+def test_the_first_view_is_there_soon_and_light(page):
+    """`make speed` measures the time; here it is only known to be no accident."""
+    seen = first_view_ms(page)
+    assert max(seen["numbers"], seen["table"], seen["timeline"]) < 10_000, (
+        "this machine may be busy"
+    )
+    page.goto("/")
+    chart_ready(page)
+    whole = weight_bytes(page)
+    assert 50_000 < whole < WEIGHT_BYTES_MAX
+    page.reload()
+    chart_ready(page)
+    sent = page.evaluate(
+        """performance.getEntriesByType('resource')
+            .filter(r => r.name.includes('/static/')).map(r => r.transferSize)"""
+    )
+    assert sent
+    assert sum(sent) == 0, "kept by the browser"

@@ -1,0 +1,63 @@
+"""Everything by keys alone."""
+
+import re
+
+import pytest
+from page_hands import focused, told
+from pages import chart_ready
+from playwright.sync_api import expect
+from servers import wait_until
+
+pytestmark = pytest.mark.story
+
+
+def test_everything_can_be_done_without_a_mouse(page, installation):
+    """From the first key to a change that is not made after all; and a span of the timeline."""
+    chart_ready(page)
+    page.get_by_role("button", name="Live", exact=True).press("Enter")
+    page.keyboard.press("Shift+Tab")
+    page.evaluate("document.activeElement.blur()")
+    seen = []
+    while "search" not in seen and len(seen) < 60:
+        page.keyboard.press("Tab")
+        seen.append(focused(page))
+    assert {"live", "log", "chart", "search"} <= set(seen)
+    page.get_by_text("The chart as a table").press("Enter")
+    page.locator("#chart-table tbody button").first.press("Enter")
+    expect(page).to_have_url(re.compile("due_from=.*due_to="))
+    cancel = page.get_by_role("button", name="Cancel all")
+    cancel.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate("document.querySelector('#ask').contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(cancel).to_be_focused()
+    assert installation.pending.get(b"emails-000000") is not None
+
+
+def test_a_schedule_is_cancelled_and_brought_back_by_keys_alone(page, installation):
+    with installation.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"keyed-{n}", delay=7_200 + n)
+    wait_until(lambda: installation.pending.get(b"keyed-2"), "all are pending")
+    page.keyboard.press("/")
+    page.keyboard.type("id:keyed-*")
+    page.keyboard.press("Enter")
+    rows = page.locator("#schedules tbody tr")
+    expect(rows).to_have_count(3)
+    page.evaluate("document.activeElement.blur()")
+    for key in ("ArrowDown", "ArrowDown", " "):
+        page.keyboard.press(key)
+    expect(rows.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#bulk-what")).to_have_text("1 selected")
+    page.keyboard.press("c")
+    expect(page.get_by_role("dialog")).to_contain_text("1 schedule will not be delivered")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    told(page, "1 of 1 changed")
+    assert installation.pending.get(b"keyed-1") is None
+    assert installation.pending.get(b"keyed-0") is not None
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Undo").press("Enter")
+    told(page, "1 of 1 undone")
+    assert installation.pending.get(b"keyed-1") is not None

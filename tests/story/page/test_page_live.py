@@ -1,0 +1,62 @@
+"""Live, until it is paused or nobody looks; times and theme as one likes."""
+
+import re
+
+import pytest
+from page_hands import settings
+from pages import opened
+from playwright.sync_api import expect
+from servers import wait_until
+
+pytestmark = pytest.mark.story
+
+
+def test_numbers_live_until_paused(page, installation):
+    shown = page.locator("#number-pending b")
+
+    def pending():
+        return f"{page.request.get('/v1/stats').json()['pending']:,}"
+
+    expect(shown).to_have_text(pending())
+    page.get_by_role("button", name="Live", exact=True).click()
+    before = shown.inner_text()
+    with installation.scheduler() as s:
+        s.send_later("emails", "m", id="while-paused", delay=7_200)
+    wait_until(lambda: pending() != before, "the store has one more")
+    expect(shown).to_have_text(before)
+    with page.expect_request("**/v1/events"):
+        page.get_by_role("button", name="Paused").click()
+    expect(shown).to_have_text(pending())
+
+
+def test_times_and_theme_are_as_one_likes(browser, installation):
+    with opened(browser, installation, timezone_id="Asia/Tokyo") as page:
+        cell = page.locator("#schedules tbody time").first
+        expect(cell).to_contain_text(re.compile(r"Z$"))
+        utc_hour, rest = int(cell.inner_text()[11:13]), cell.inner_text()[13:23]
+        expect(page.locator("#schedules tbody .away").first).to_have_text(re.compile("^in "))
+        settings(page).get_by_label("Times").select_option("local")
+        expect(cell).to_contain_text(f" {(utc_hour + 9) % 24:02}{rest}")
+        page.get_by_label("Theme").select_option("dark")
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_label("Theme").select_option("light")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_nothing_is_asked_while_nobody_looks(page):
+    """The browser tells the page that its tab is hidden; then it is not asked for numbers."""
+    page.clock.install()
+    page.reload()
+    expect(page.locator("#number-pending b")).to_have_text(re.compile(r"\d"))
+    hide = """on => {
+        Object.defineProperty(document, 'hidden', {value: on, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    asked = []
+    with page.expect_event("requestfailed", lambda request: "/v1/events" in request.url):
+        page.evaluate(hide, True)
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(60_000)
+    assert not asked
+    with page.expect_request("**/v1/events"):
+        page.evaluate(hide, False)

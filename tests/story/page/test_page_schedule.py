@@ -1,0 +1,146 @@
+"""One schedule: its content, its life, its plan."""
+
+import json
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from page_hands import say_yes, told
+from pages import opened
+from playwright.sync_api import expect
+from servers import wait_until
+
+from sendlater.model import Record
+
+pytestmark = pytest.mark.story
+
+
+def test_a_schedule_is_shown_whole(page, installation):
+    value = '{"a": [1, {"b": null}], "big": 9007199254740993, "text": "<i>"}'
+    with installation.scheduler() as s:
+        s.send_later("emails", value, id="whole", delay=7_200, key="k", headers=[("h", b"<b>")])
+    page.goto("/schedule?id=whole")
+    expect(page.locator("#state")).to_have_text("pending")
+    for name in ("emails", "k"):
+        expect(page.locator("#facts")).to_contain_text(name)
+    tree = page.locator("#payload .tree")
+    expect(tree).to_contain_text("b: null")
+    expect(tree).to_contain_text("big: 9007199254740993")
+    page.get_by_role("button", name="text", exact=True).click()
+    expect(page.locator("#payload pre")).to_have_text(value)
+    page.get_by_role("button", name="hex").click()
+    expect(page.locator("#payload")).to_contain_text("7b 22 61 22")
+    expect(page.locator("#size")).to_have_text(f"{len(value)} bytes")
+    expect(page.locator("#headers")).to_contain_text("<b>")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.path().read_text() == value
+
+
+def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
+    with installation.scheduler() as s:
+        s.send_later("emails", json.dumps({"n": 1}), id="one", delay=7_200)
+    page.goto("/schedule?id=one")
+    page.get_by_label("new time").fill("+3h")
+    page.get_by_role("button", name="Move to").click()
+    say_yes(page)
+    told(page, "moved")
+    expect(page.locator("#life li").filter(has_text="moved")).to_contain_text("by adminer")
+    page.get_by_role("button", name="Deliver now").click()
+    say_yes(page)
+    wait_until(lambda: installation.pending.get(b"one") is None, "it was delivered")
+
+    def delivered():
+        return page.request.get("/v1/deliveries?search=one").json()["items"]
+
+    wait_until(delivered, "the lane told of it")
+    page.reload()
+    expect(page.locator("#life")).to_contain_text(re.compile(r"claimed\s*late by \d"))
+    produced = page.locator("#life li").filter(has_text="produced")
+    expect(produced).to_contain_text(re.compile(r"at emails-\d+@\d+, late by \d"))
+    expect(page.locator("#state")).to_have_text("delivered")
+    expect(page.locator("#payload .tree")).to_contain_text("n: 1")
+
+
+def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
+    """Around the spring night in Paris; an interval knows no daylight saving."""
+    with alone.scheduler() as s:
+        paris = {"zone": "Europe/Paris", "start": "2035-03-24T00:00:00Z"}
+        s.send_later("reports", "m", id="nightly", cron="30 2 * * *", **paris)
+        s.send_later("polls", "m", id="poll", every="63m", count=3)
+        s.send_later("polls", "m", id="once", delay=7_200)
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=nightly")
+        times = page.locator("#next li")
+        expect(times).to_have_count(10)
+        expect(page.locator("#plan")).to_contain_text(re.compile("30 2 .* Europe/Paris"))
+        expect(page.locator("#plan")).to_contain_text("without end")
+        expect(times.nth(0)).to_contain_text("2035-03-24 01:30:00.000Z")
+        expect(times.nth(1)).to_contain_text("2035-03-25 03:00:00+02:00 Europe/Paris")
+        expect(times.nth(1)).to_contain_text("the clock was set forward by 1:00:00")
+        expect(page.locator("#next .note")).to_have_count(1)
+        result = Axe().run(page)
+        assert not result.violations_count, result.generate_report()
+        page.goto("/schedule?id=poll")
+        expect(times).to_have_count(3)
+        expect(page.locator("#plan")).to_contain_text("every 1 h 3 min")
+        expect(page.locator("#plan dd").nth(1)).to_have_text("3")
+        expect(page.locator("#next .note")).to_have_count(0)
+        page.goto("/schedule?id=once")
+        expect(page.locator("#state")).to_have_text("pending")
+        expect(page.locator("#plan-part")).to_be_hidden()
+        expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_a_recurring_schedule_is_paused_triggered_and_resumed(browser, alone):
+    """While it is paused, one more can be sent."""
+
+    def press(label, answer):
+        page.get_by_role("button", name=label, exact=True).click()
+        say_yes(page)
+        told(page, f"{label}: {answer}.")
+
+    with alone.scheduler() as s:
+        s.send_later("rounds", "m", id="round", every="2h")
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=round")
+        press("Pause", "paused")
+        expect(page.locator("#plan")).to_contain_text("nothing is delivered until it is resumed")
+        expect(page.locator("#facts")).to_contain_text("when it is resumed")
+        expect(page.get_by_role("button", name="Deliver now")).to_have_count(0)
+        expect(page.locator("#next li")).to_have_count(0)
+        press("Trigger", "triggered")
+        result = Axe().run(page)
+        assert not result.violations_count, result.generate_report()
+        page.goto("/?topic=rounds")
+        expect(page.locator("#schedules tbody")).to_contain_text("paused")
+        page.goto("/schedule?id=round")
+        press("Resume", "resumed")
+        expect(page.locator("#next li")).to_have_count(10)
+        for verb in ("paused", "triggered", "resumed"):
+            expect(page.locator("#life")).to_contain_text(verb)
+
+
+def test_a_retry_says_which_attempt_it_is_and_what_failed_first(page, installation):
+    """As a consumer produces it that could not handle what it got."""
+    headers = [
+        ("sendlater-retry", b"2h,3h"),
+        ("scheduler-target-topic", b"emails"),
+        ("sendlater-id", b"first-one"),
+        ("sendlater-due", b"1796112000000"),
+        ("retry-attempt", b"1"),
+    ]
+    with installation.scheduler() as s:
+        s.broker.send(Record(topic="schedules", value=b"again and again", headers=headers))
+        s.broker.flush()
+
+    def its():
+        items = page.request.get("/v1/schedules?topic=emails&due_to=%2B4h").json()["items"]
+        return [one["id"] for one in items if one.get("value") == "again and again"]
+
+    (schedule_id,) = wait_until(its, "intake has read it")
+    page.goto(f"/schedule?id={schedule_id}")
+    expect(page.locator("#facts")).to_contain_text("attempt3, first failed as first-one, all")
+    expect(page.locator("#life li").last).to_contain_text("will be due, attempt 3")
+    page.get_by_role("link", name="all attempts").click()
+    expect(page).to_have_url(re.compile("/records.topic=emails&search=first-one"))

@@ -1,0 +1,98 @@
+"""The table: pages, filters, selection."""
+
+import re
+
+import pytest
+from page_hands import search, told
+from pages import COUNT, chart_ready
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.story
+
+
+def test_the_table_has_pages_and_filters_that_live_in_the_address(page):
+    search(page, "id:orders-*")
+    expect(page).to_have_url(re.compile("id_prefix=orders-"))
+    rows = page.locator("#schedules tbody tr")
+    expect(rows.first).to_contain_text("orders-")
+    first = rows.first.inner_text()
+    page.get_by_role("button", name="Next page").click()
+    expect(page).to_have_url(re.compile("cursor="))
+    expect(rows.first).not_to_have_text(first)
+    address = page.url
+    page.goto("/")
+    page.goto(address)
+    expect(page.get_by_role("combobox")).to_have_value("id:orders-*")
+    page.go_back()
+    page.goto("/?caller=shop&topic=emails&due_from=%2B1d&due_to=%2B3d")
+    expect(rows).to_have_count(50)
+    expect(rows.filter(has_text="shop")).to_have_count(50)
+
+
+def test_the_table_is_sorted_by_due_time_either_way(page):
+    rows = page.locator("#schedules tbody tr")
+    expect(rows).to_have_count(50)
+    soonest = rows.first.inner_text()
+    page.get_by_role("columnheader", name="due").get_by_role("button").click()
+    expect(page).to_have_url(re.compile("order=last"))
+    expect(rows.first).to_contain_text(f"emails-{COUNT - 2}")
+    page.get_by_role("button", name="Next page").click()
+    expect(rows.first).to_contain_text(f"emails-{COUNT - 2 - 2 * 50}")
+    page.get_by_role("columnheader", name="due").get_by_role("button").click()
+    expect(rows.first).to_have_text(soonest, use_inner_text=True)
+
+
+def test_what_is_selected_stays_selected_on_other_pages(page):
+    page.goto("/?id_prefix=orders-02")
+    rows = page.locator("#schedules tbody tr")
+    rows.first.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Next page").click()
+    expect(page).to_have_url(re.compile("cursor="))
+    rows.nth(1).get_by_role("checkbox").check()
+    expect(page.locator("#bulk-what")).to_have_text("2 selected")
+    page.get_by_role("button", name="First page").click()
+    expect(rows.first.get_by_role("checkbox")).to_be_checked()
+
+
+def test_a_filter_is_completed_and_what_is_none_is_told(page):
+    chart_ready(page)
+    field = page.get_by_role("combobox")
+    field.press_sequentially("top")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("topic:")
+    page.get_by_role("option", name="topic:orders").click()
+    field.press_sequentially("due:<3d")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"topic=orders&due_to=%2B3d"))
+    expect(page.locator("#schedules tbody")).not_to_contain_text("emails-")
+    search(page, "colour:red")
+    told(page, "Expected id:, topic:, tag:, caller:, due: or state:, got colour:red")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("id:inv*", {"id_prefix": "inv"}),
+        ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
+        ("id:dead:1*", {"id_prefix": "dead:1"}),
+        ("topic:emails caller:shop state:claimed", None),
+        ("topic:emails tag:order-17", None),
+        ("due:<2h", {"due_from": "", "due_to": "+2h"}),
+        ("due:>1h30m", {"due_from": "+1h30m", "due_to": ""}),
+        ("due:1h..2h", {"due_from": "+1h", "due_to": "+2h"}),
+        ("due:2026-12-01T08:00:00Z..2026-12-02T08:00:00+01:00", None),
+    ],
+)
+def test_a_filter_is_written_as_it_was_read(page, text, address):
+    """The field fills the address, and the address the field."""
+    read, written = page.evaluate(
+        """async text => {
+            const script = document.querySelector('link[href$="/search.js"]').href;
+            const { read, write } = await import(script);
+            return [read(text), write(read(text))];
+        }""",
+        text,
+    )
+    assert address is None or read == address
+    assert written == text

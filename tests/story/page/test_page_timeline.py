@@ -1,0 +1,86 @@
+"""The timeline of the future: what it shows, zoom, and what will be late."""
+
+import re
+
+import pytest
+from page_hands import address_of, chart_says, drag, settings, span_drawn_ms, topics_drawn
+from pages import HOUR_MS, chart_ready, opened
+from playwright.sync_api import expect
+from servers import wait_until
+
+pytestmark = pytest.mark.story
+
+
+def test_the_timeline_shows_the_future_by_topic_and_can_be_zoomed(page):
+    chart_ready(page)
+    assert {"emails", "orders"} <= set(topics_drawn(page))
+    expect(page.locator("#chart-table tbody")).to_contain_text(re.compile(r"orders \d"))
+    expect(page.locator("#spike")).to_contain_text("as assumed until it is measured")
+    drag(page)
+    page.get_by_role("button", name="Zoom to selection").click()
+    expect(page.get_by_role("button", name="Zoom out")).to_be_visible()
+
+    wait_until(lambda: span_drawn_ms(page) < 30 * HOUR_MS, "it is zoomed in")
+    page.get_by_label("logarithmic").check()
+    chart_says(page, re.compile("^10$"))
+    page.reload()
+    chart_ready(page)
+    expect(page.get_by_label("logarithmic")).to_be_checked()
+    page.get_by_role("button", name="year", exact=True).click()
+    expect(page.get_by_role("button", name="Zoom out")).to_be_hidden()
+    wait_until(lambda: span_drawn_ms(page) > 48 * HOUR_MS, "it shows all")
+
+
+def test_the_chart_is_there_however_fast_the_answer_came(page):
+    """A page's clock begins at zero, as if somebody were at work in the chart."""
+    page.add_init_script("performance.now = () => 10")
+    page.route("**/v1/events", lambda _: None)  # nothing draws it again
+    page.reload()
+    chart_ready(page)
+    expect(page.locator("#chart .bar")).not_to_have_count(0)
+
+
+def test_each_spike_is_told_how_late_it_will_be(page):
+    """Predicted from the drain rate, which is drawn too; here the rate is made small."""
+
+    def slow(route):
+        answer = route.fetch()
+        told = answer.json()
+        top = told["counts"].index(max(told["counts"]))
+        told["late_ms"][top], told["drain_per_s"] = 260_000, 0.05
+        route.fulfill(response=answer, json=told)
+
+    page.route("**/v1/histogram*", slow)
+    page.reload()
+    chart_ready(page)
+    expect(page.locator("#chart text.late")).to_have_text("late 4.3 min")
+    expect(page.locator("#spike")).to_contain_text("will be up to 4.3 min late")
+    chart_says(page, "drains at")
+
+
+def test_what_is_dragged_over_is_what_is_selected_in_every_time_zone(browser, installation):
+    """The chart shows local time where one wants it; the address stays in UTC."""
+    seen = []
+    with opened(browser, installation, timezone_id="Asia/Tokyo") as page:
+        for times in ("utc", "local"):
+            page.goto("/")
+            settings(page).get_by_label("Times").select_option(times)
+            drag(page, start=0.2, end=0.8)
+            seen.append([address_of(page, name) for name in ("due_from", "due_to")])
+            expect(page.locator("#schedules tbody tr")).to_have_count(50)
+    for utc, local in zip(*seen, strict=True):
+        assert utc[:13] == local[:13], "the same hour"
+
+
+def test_the_chart_is_zoomed_by_the_wheel_and_moved_by_keys(page):
+    chart_ready(page)
+    before = span_drawn_ms(page)
+    box = page.locator("#chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.mouse.wheel(0, -800)
+    expect(page).to_have_url(re.compile("zoom_from="))
+    wait_until(lambda: span_drawn_ms(page) < before / 2, "it is closer")
+    page.locator("#chart").press("0")
+    expect(page).not_to_have_url(re.compile("zoom_from="))
+    page.locator("#chart").press("ArrowRight")
+    expect(page).to_have_url(re.compile("zoom_from="))

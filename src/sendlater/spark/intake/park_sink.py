@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
+from sendlater.dialects.rejected import waited_as
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
 from sendlater.spark.plans import RECURS, PlanReader, of_version
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 WAITED = "waited "
 """Beginning of the `change` of a tombstone about what waited under another id, which follows; of an
-occurrence only what its id has behind that of its schedule, @PLANNED."""
+occurrence that was delivered only what its id has behind that of its schedule, @PLANNED."""
 WARM_UP = -1
 """Partition of rows that only warm up what they pass."""
 TARGETS_REFRESH_MS = 2_000
@@ -165,7 +166,8 @@ class ParkTask:
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
         *_, from_partition, at, _ = row
-        plan, waited = "", None
+        plan = ""
+        waited: tuple[bytes, ...] = ()
         if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
             schedule_id, due_ms, change, row, plan, waited = self.plans.read(
                 schedule_id, change, row
@@ -179,13 +181,15 @@ class ParkTask:
             return
         version: Any = packed
         if due_ms is None and change is not None and change.startswith(WAITED):
-            told, change = change.removeprefix(WAITED), None
-            waited = schedule_id + told.encode() if told.startswith("@") else told.encode()
+            told, change = change.removeprefix(WAITED).encode(), None
+            known_as = schedule_id + told if told.startswith(b"@") else told
+            waited = waited_as(schedule_id, known_as, value.decode())
         elif waited and change:
             version = change.split()[1]
         # What was claimed and put back waits where it was claimed, whatever its id is now.
-        for number in {crc32(waited) % len(self.shards), shard} if waited else ():
-            self._add(source, number, at, (waited, "", version))
+        for one in waited:
+            for number in {crc32(one) % len(self.shards), shard}:
+                self._add(source, number, at, (one, "", version))
         when: Any = "" if due_ms is None else due_ms
         if dialect == "rejected":
             when = min(due_ms or 0, now_ms)

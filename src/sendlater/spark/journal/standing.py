@@ -45,13 +45,15 @@ def task_count(ends: Ends) -> int:
     return max(2, total // PLAN_RECORDS_PER_TASK)
 
 
-def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) -> DataFrame:
-    """Everything on the journals up to `ends`, in the columns of the Kafka source."""
+def records(
+    spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int, starts: Ends | None = None
+) -> DataFrame:
+    """Records of journals up to `ends` (from `starts` on), in the columns of the Kafka source."""
     return (
         spark.read.format("kafka")
         .options(**reader_options(settings))
         .option("assign", json.dumps({topic: sorted(ends[topic]) for topic in ends}))
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", "earliest" if starts is None else json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "false")

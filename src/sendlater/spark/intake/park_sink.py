@@ -18,6 +18,7 @@ from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
+from sendlater.store.rebuild import undecided
 from sendlater.store.recent import tell
 
 if TYPE_CHECKING:
@@ -90,11 +91,13 @@ class ParkTask:
     ) -> None:
         self.owner, self.journals = owner, journals
         self.clock = clock or SystemClock()
-        self.shards = pending.shards
+        self.pending, self.shards = pending, pending.shards
         self.ends: dict[str, int] = {}
         """Per source the position after what was gathered."""
         self.seen: dict[str, list[str]] = {}
         """Per source where each shard stands."""
+        self.undecided: dict[str, tuple[int, frozenset[int]]] = {}
+        """Per source the position before which only these records are taken."""
         self.rows: dict[tuple[int, bool], list[Any]] = {}
         """Per shard, and whether they are from journals."""
         self.sizes: Counter[tuple[int, bool]] = Counter()
@@ -153,6 +156,8 @@ class ParkTask:
         if min(int(one or 0) for one in stands) < at:
             raise StoreWentBack(f"{source} is read from {at}, but the shards stand at {stands}")
         self.seen[source], self.ends[source] = stands, at
+        if source.rpartition("/")[0] in self.journals:
+            self.undecided[source] = undecided(self.pending, source)
 
     def _gather(
         self,
@@ -166,6 +171,9 @@ class ParkTask:
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
         *_, from_partition, at, _ = row
+        if source in self.undecided and self._is_known(source, at):
+            self.ends[source] = max(self.ends[source], at + 1)
+            return
         plan = ""
         waited: tuple[bytes, ...] = ()
         if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
@@ -200,6 +208,11 @@ class ParkTask:
             self.rejected[taken] += 1
             self.reasons[f"rejected:{_reason(headers)}"] += 1
         self.ends[source] = max(self.ends[source], at + 1)
+
+    def _is_known(self, source: str, at: int) -> bool:
+        """Whether the store was filled with a record: read again, it would count as new."""
+        until, left = self.undecided[source]
+        return at < until and at not in left
 
     def _add(
         self, source: str, shard: int, at: int, row: tuple[Any, ...]

@@ -136,10 +136,10 @@ class Filling:
             )
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms, later=planned.later)
         flat = {f"{t}/{p}": end for t, partitions in ends.items() for p, end in partitions.items()}
-        if planned.conditional and horizon_ms is None:
-            # Intake decides what is open, and reads what follows once more, before any delivery.
-            flat |= undecided(without(read(), lost))
-        self._copy.complete(flat, journals=self.journals)
+        # Intake decides what is open, before any delivery.
+        decides = planned.conditional and horizon_ms is None
+        left = undecided(without(read(), lost)) if decides else {}
+        self._copy.complete(flat, journals=self.journals, undecided=left)
         self._copy.tell()
         _log.warning("the store is rebuilt", schedules=planned.written)
         return planned

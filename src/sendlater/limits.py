@@ -200,6 +200,12 @@ RECOVERY_LOOK_BACK_MS = 120_000
 end."""
 RECOVERY_CLOCK_SKEW_MS = 10_000
 """How far a broker's clock may be behind ours when deliveries are looked up by time."""
+TORN_MS = 60_000
+"""How long before a journal's last tombstone there may be one whose delivery was lost in a killed
+producer: twice as long as that tries to send a record."""
+TORN_LOOK_BACK_MS = 3_600_000
+"""A tombstone is written at most this much later than its delivery (after an outage, say); one
+written later still counts as one whose delivery was lost, and its schedule comes again."""
 OFFSETS_RECOMMIT_MS = 3_600_000
 """Pause between two commits of unchanged offsets: brokers delete an idle group after a week."""
 METADATA_MS_MAX = 10_000

@@ -315,7 +315,9 @@ def test_a_tombstone_names_the_id_that_its_record_waited_under(spark):
             Record(topic="schedules", key=b"a", value=None, headers=headers)
             for headers in (
                 [waited, done, *stale],
+                [(names.ID, b"schedules-1-7-1800"), done],
                 [(names.ID, b"a@1800"), done],
+                [(names.ID, b"schedules-1-71"), done],
                 [(names.ID, b"a"), done],
                 [(names.ID, b"a@1800x"), done],
                 [(names.ID, b"b@1800"), done],
@@ -326,9 +328,10 @@ def test_a_tombstone_names_the_id_that_its_record_waited_under(spark):
         ],
         chosen,
     )
-    assert [row["id"] for row in rows] == [b"a"] * 8
-    assert [row["value"] for row in rows] == [b"schedules/1/7"] * 7 + [None]
-    assert [row["change"] for row in rows] == ["waited schedules-1-7", "waited @1800"] + [None] * 6
+    assert [row["id"] for row in rows] == [b"a"] * 10
+    assert [row["value"] for row in rows] == [b"schedules/1/7"] * 9 + [None]
+    told = ["waited schedules-1-7", "waited schedules-1-7-1800", "waited @1800"]
+    assert [row["change"] for row in rows] == told + [None] * 7
 
 
 def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark):

@@ -144,6 +144,7 @@ def test_what_is_undecided_is_left_to_intake(redis_url, space, positions, monkey
     monkeypatch.setattr(rebuild, "plan", lambda *_, **__: planned)
     monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
     monkeypatch.setattr(rebuild, "records", lambda *_, **__: "everything")
-    monkeypatch.setattr(rebuild, "undecided", lambda read: {"used/1": 3} if read else {})
+    monkeypatch.setattr(rebuild, "torn", lambda *_: [])
+    monkeypatch.setattr(rebuild, "undecided", lambda read: {"used/1": [3, 5]} if read else {})
     here.rebuild({"used": {0: 7, 1: 9}})
     assert positions() == {"used/0": 7, "used/1": 9 if horizon else 3}

@@ -268,6 +268,28 @@ def test_what_a_delivery_has_left_takes_back_an_occurrence_that_still_waits(
     assert store.pending.get(b"i@newer") == newer
 
 
+@pytest.mark.parametrize("words", [{}, {"count": 1}], ids=["one of many", "the last"])
+@pytest.mark.parametrize("refused_before", [True, False])
+def test_what_a_rejection_has_left_takes_it_back_too(
+    refused_before,
+    words,
+    spark,  # noqa: F811
+    redis_url,
+    space,
+):
+    """The store went back to before or after it was refused."""
+    occurrence, again = step(recurring(**words))
+    refused = rejected_schedule(occurrence, Reason.UNKNOWN_TOPIC, "it is", topic="rejected")
+    left = leaving(refused, ("schedules", "history"))[1]
+    store = Store(spark, redis_url, space)
+    for one in filter(None, (refused if refused_before else occurrence, again)):
+        store.hold(one)
+    store.read(replace(original(), key=b"other"), left)
+    assert store.pending.get(occurrence.id) is None
+    assert store.pending.get(refused.id) is None
+    assert store.pending.get(b"i") == again
+
+
 def test_a_copy_of_what_was_cancelled_is_buried(spark, redis_url, space):  # noqa: F811
     store = Store(spark, redis_url, space)
     store.read(replace(original(), key=b"other"), leaving(step(recurring())[0], ("schedules",))[1])

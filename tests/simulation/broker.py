@@ -7,7 +7,7 @@ and making a delivery's records.
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,14 +156,14 @@ class Broker:
                         log[at] = None
 
     def standing(
-        self, ends: Mapping[str, Mapping[int, int]]
+        self, ends: Mapping[str, Mapping[int, int]], torn: Collection[tuple[str, int, int]] = ()
     ) -> Iterator[tuple[str, int, int, Entry]]:
         """The record that stands under each id: spark/journal/standing.py says it in SQL."""
         by_place: dict[tuple[Any, str, int], dict[str, Any]] = {}
         for topic, partitions in ends.items():
             for number, end in partitions.items():
                 for at, entry in enumerate(self.log(topic)[number][:end]):
-                    if entry is None or entry.key is None:
+                    if entry is None or entry.key is None or (topic, number, at) in torn:
                         continue
                     place = by_place.setdefault((entry.key, topic, number), {"at": 0})
                     done = entry.header(names.ORIGIN) if entry.value is None else None
@@ -350,7 +350,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     if entry.key is not None and entry.value is None:
         done = entry.header(names.ORIGIN) if topic in settings.journals else None
         waited = entry.header(names.ID)
-        if done is not None and waited == done.replace(b"/", b"-"):
+        place = (done or b"").replace(b"/", b"-")
+        if done is not None and re.fullmatch(re.escape(place) + b"(-[0-9]+)?", waited or b""):
             told_id = waited
         elif done is not None and waited and re.fullmatch(b"@[0-9]+", waited[len(entry.key) :]):
             told_id = waited[len(entry.key) :]

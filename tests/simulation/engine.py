@@ -34,6 +34,7 @@ from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.dialects.rejected import planned_part
 from sendlater.errors import SendlaterError
+from sendlater.limits import TORN_MS
 from sendlater.model import DUE_MS_MAX
 from sendlater.service import graceful_stop as draining
 from sendlater.service import handing_over, heir, queries, service, takeover
@@ -48,6 +49,7 @@ from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.fill_tasks import Planned
+from sendlater.spark.journal.torn import Mark
 from sendlater.store import admin, conditional, lease, shard
 from sendlater.store import pending as store
 
@@ -199,9 +201,10 @@ class Simulation:
         tasks: int,
         after_ms: int = -1,
         until_ms: int = DUE_MS_MAX,
+        torn: Any = (),
     ) -> Planned:
         """As pipeline.journal.plan."""
-        found = list(self.broker.standing(ends))
+        found = list(self.broker.standing(ends, torn))
         self.world.pause(self.world.rng.random() * 500)
         rows = [decoded([one], settings) for one in found]
         facts = [row.to_pylist()[0] for row in rows]
@@ -213,6 +216,55 @@ class Simulation:
         later = sum(f["due_ms"] > until_ms and f["dialect"] != "rejected" for f in facts)
         counts = [batch.column(0).to_pylist()[0] for batch in fill_task(iter(wanted))]
         return Planned(sum(counts), later)
+
+    def records(
+        self, _spark: Any, settings: Any, *, ends: Any, tasks: int, starts: Any = None
+    ) -> list[Any]:
+        """As journal.standing.records: places and entries."""
+        return [
+            ((topic, number, at), entry)
+            for topic, partitions in ends.items()
+            for number, end in partitions.items()
+            for at, entry in enumerate(self.broker.log(topic)[number][:end])
+            if entry is not None and at >= (starts[topic][number] if starts else 0)
+        ]
+
+    def marks(self, read: Any, settings: Settings) -> Iterator[Any]:
+        """As journal.torn.marks."""
+        for _, entry in _marks(read, settings):
+            ids = (entry.header(names.ID), entry.key)
+            version = entry.header(names.ORIGIN).decode()
+            yield Mark(ids, version, int(entry.header(names.DUE)))
+
+    def torn(self, _spark: Any, settings: Settings, _topics: Any, read: Any) -> list[Any]:
+        """As journal.torn.torn."""
+        self.world.pause(self.world.rng.random() * 300)
+        found = list(_marks(read, settings))
+        last_ms = max((entry.timestamp_ms for _, entry in found), default=0)
+        there = {
+            _told(entry)
+            for logs in self.broker.logs.values()
+            for log in logs
+            for entry in log
+            if entry is not None and entry.value is not None and not entry.header(names.AGAIN)
+        }
+        return [
+            place
+            for place, entry in found
+            if entry.timestamp_ms > last_ms - TORN_MS and _told(entry) not in there
+        ]
+
+
+def _told(entry: Any) -> tuple[Any, ...]:
+    return tuple(entry.header(name) for name in (names.ID, names.DUE, names.ORIGIN))
+
+
+def _marks(read: Any, settings: Settings) -> Iterator[Any]:
+    for place, entry in read:
+        deleted = entry.value is None or entry.header(names.AGAIN) is not None
+        target = (entry.header(names.DELIVERED_TO) or b"").decode()
+        if deleted and all(_told(entry)) and target and target not in settings.journals:
+            yield place, entry
 
 
 class Query:
@@ -438,6 +490,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         claim_task,
         recovery,
         inbox_source,
+        filling,
     )
     threaded = (queries, service, takeover, heir, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
@@ -454,6 +507,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((m, "StreamingQuery", Query) for m in (queries, workers, draining)),
         *((module, "plan", simulation.plan) for module in (filling, horizon)),
         (filling, "TaskProgress", progress),
+        *((filling, name, getattr(simulation, name)) for name in ("records", "marks", "torn")),
         (shard, "Wake", Wake),
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
         (sink, "PARK_COUNT_MAX", PARK_ROWS),

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker import Broker, Entry
+from broker import LATE_MS_MAX, Broker, Entry
 from engine import Simulation
 from recurring import close_recurring, look_at_recurring
 from tag_index import index_meant, index_of
-from world import START_MS, Actor, World
+from world import START_MS, Actor, Process, World
 
 from sendlater.dialects import names
 from sendlater.dialects.recurrence import Plan, read_text
@@ -31,6 +31,7 @@ class Version:
     acked_ms: int = 0
     acked_at: float = 0.0
     handed_at: list[float] = field(default_factory=list)
+    handed_by: list[Process] = field(default_factory=list)
     arrivals: list[str] = field(default_factory=list)
     allowed: Counter[str] = field(default_factory=Counter)
     """Copies beyond the first that a crash may cause, by reason."""
@@ -186,6 +187,7 @@ class Ledger:
             self._look_for_newer(version, claimed_at)
         self._allow(version, actor, claimed_at, rejected=row["dialect"] == "rejected")
         version.handed_at.append(claimed_at)
+        version.handed_by.append(actor.process)
         return version, actor
 
     def _version(self, row: Mapping[str, Any]) -> Version | None:
@@ -261,13 +263,25 @@ class Ledger:
         if rejected and version.handed_at and version.expiry and self.simulation.cluster:
             # The first try had delivered it; it had expired when the next one looked.
             version.allowed["Spark tried again"] += 1
-        if not self.settings.journals:
+        if self.settings.journals:
+            self._allow_lost_tombstone(version)
+        else:
             shard = self.pending.shard_of(version.id).number
             for loss in self.losses:
                 # What was refused waited under its own id before, maybe on another shard.
                 here = rejected or loss.shard in (None, shard)
                 if here and any(loss.since <= at <= loss.at for at in version.handed_at):
                     version.allowed["store went back"] += 1
+
+    def _allow_lost_tombstone(self, version: Version) -> None:
+        """Its service died while it was being delivered, and the store forgot the claim: once more,
+        if the delivery had arrived and its tombstone had not."""
+        for at, process in zip(version.handed_at, version.handed_by, strict=True):
+            in_flight = process.died_at - LATE_MS_MAX <= at <= process.died_at
+            if in_flight and any(
+                loss.since <= at and process.died_at <= loss.at for loss in self.losses
+            ):
+                version.allowed["its tombstone was lost"] += 1
 
     def _lost_since(self, at: float) -> bool:
         return any(loss.at >= at for loss in self.losses)

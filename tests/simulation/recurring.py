@@ -61,7 +61,7 @@ def look_at_recurring(ledger: "Ledger", actor: "Actor", args: tuple[Any, ...], a
             late_ms = actor.clock_read - version.due_ms
             if version.recurs.plan.missed != "none" or late_ms <= MISSED_LATE_MS_MAX:
                 ledger._break(f"an occurrence of {id!r} is left out")
-            version.recurs.ended = again is None
+            _left_out(ledger, actor, version, again)
         else:
             _made(ledger, actor, version, instead, again)
 
@@ -100,6 +100,17 @@ def _made(
     missed = [at for at in between if recurs.due_ms(id, at) <= actor.clock_read]
     if missed != between or (missed and recurs.plan.missed == "all"):
         ledger._break(f"{one.id!r} leaves out {between} at {actor.clock_read}")
+    recurs.left_out.update(missed)
+    recurs.ended = again is None
+
+
+def _left_out(ledger: "Ledger", actor: "Actor", version: "Version", again: Schedule | None) -> None:
+    """Nothing is delivered: all that was missed before the next time."""
+    recurs = version.recurs
+    before_ms = ledger.plan_of(again).planned_ms if again else int(actor.clock_read) + 1
+    missed = [at for at in recurs.grid(0, before_ms) if at not in recurs.occurrences]
+    if any(recurs.due_ms(version.id, at) > actor.clock_read for at in missed):
+        ledger._break(f"{version.id!r} leaves out {missed} at {actor.clock_read}")
     recurs.left_out.update(missed)
     recurs.ended = again is None
 

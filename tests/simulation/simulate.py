@@ -511,9 +511,15 @@ class Run:
         def watcher(when: str, *_: Any) -> None:
             if when == "after" and self.world.steps >= last:
                 self.world.watchers.remove(watcher)
+                if what.kind == "power-cut":
+                    for process in self.simulation.processes:
+                        self.world.kill(process)
                 self._lose(lambda: self.world.restore(snapshot, shard), since, shard)
 
         self.world.watchers.append(watcher)
+
+    _do_power_cut = _do_store_goes_back
+    """Services die in the same moment, and their producers with them."""
 
     def _do_store_emptied(self, what: Happening, actor: Actor | None) -> None:
         shard = what.facts["pick"] % self.plan.shards if what.facts["one_shard"] else None

@@ -25,6 +25,7 @@ from world import substituted
 from sendlater.service import service
 from sendlater.spark.delivery import expired
 from sendlater.spark.intake import park_sink as sink
+from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import scripts, shard
 
 LUA = Path(scripts.__file__).parent / "lua"
@@ -98,6 +99,12 @@ SLEEPERS = Focus(
     steps=("before attempt", "before claim"),
     facts={"ms": 7_000, "another": True},
     plan={"cluster": True},
+)
+POWER = Focus(
+    faults=("power-cut",),
+    steps=("after claimed",),
+    facts={"steps": 40, "one_shard": False},
+    plan={"journal": True, "shards": 1, "horizon": ""},
 )
 STORE = Focus(faults=("store-goes-back", "store-emptied"))
 ONE_SHARD = Focus(faults=("store-emptied",), plan={"shards": 2}, facts={"one_shard": True})
@@ -282,6 +289,10 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
                 "redis.call('ZREM', due, id)",
             ),
         ),
+    ),
+    "what died on its way to its target is lost with its claim": (
+        POWER,
+        (python(Filling._has_forgotten, "if starts == ends:", "if True:"),),
     ),
     "claims before it is due": (
         QUIET,

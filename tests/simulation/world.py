@@ -6,6 +6,7 @@ an actor can die, sleep, or find that the store has changed.
 """
 
 import heapq
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.died_at = math.inf
         self.frozen_until = 0.0
         self.was_frozen = False
         self.producer: Any = None
@@ -267,7 +269,7 @@ class World:
 
     def kill(self, process: Process) -> None:
         """kill -9."""
-        process.alive = False
+        process.alive, process.died_at = False, min(process.died_at, self.elapsed)
         if process.producer is not None:
             process.producer.die()
         for actor in self.actors:

@@ -11,6 +11,7 @@ from installation import now_ms
 from ledger import create_topics
 from servers import ServiceProcess, wait_until
 
+from sendlater import Cancelled, Scheduler
 from sendlater.config import load
 from sendlater.store import Pending
 
@@ -82,3 +83,6 @@ def test_what_was_decided_stands_in_a_redis_that_was_wiped(kafka, redis_url, tmp
         wait_for("a", "b")
         wipe()
         wait_for("a", "b")
+        with Scheduler(kafka, redis_url=redis_url, space=space, inboxes=inboxes) as scheduler:
+            write(copied, "taken-back", ("", 1))
+            assert scheduler.cancel("taken-back") is Cancelled.CANCELLED

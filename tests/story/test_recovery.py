@@ -19,7 +19,9 @@ from sendlater.spark.buckets.crash_lookup import arrived
 from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.recurring import advanced
+from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import Batch, Pending
+from sendlater.store.rebuild import JournalCopy
 from sendlater.store.unsettled import unsettled
 
 pytestmark = pytest.mark.story
@@ -189,6 +191,49 @@ def test_what_has_a_tombstone_and_never_arrived_is_delivered_unless_replaced(
     assert {m.topic() for m in found} == {crashed.target, crashed.history}
     assert {dict(m.headers())["sendlater-id"] for m in found} == {b"torn"}
     assert [(m.key(), m.value()) for m in again] == [(b"torn", None)]
+
+
+@pytest.mark.parametrize("forgotten", ["everything", "the claims"])
+@pytest.mark.parametrize("crashed", [True], indirect=True)
+def test_it_stands_again_where_the_store_has_forgotten_that_it_was_claimed(
+    crashed, spark_on_kafka, redis_url, forgotten
+):
+    """Power fails: the producer's last deliveries are gone, and Redis has lost its last second."""
+    ids = [b"torn", b"arrived", b"replaced", b"cancelled"]
+    wanted = [
+        ("scheduler-target-topic", crashed.target),
+        ("sendlater-due-ms", str(crashed.due_ms)),
+    ]
+    schedules = [crashed.schedule(id, at=at) for at, id in enumerate(ids)]
+    for schedule in schedules:
+        crashed.write(crashed.inbox, schedule.id, b"v", wanted)
+    for schedule in schedules:
+        version = f"{crashed.inbox}/0/{schedule.origin.position}"
+        headers = crashed.headers_of(schedule, ("sendlater-origin", version))
+        crashed.write(crashed.inbox, schedule.id, None, headers)
+        if schedule.id == b"arrived":
+            crashed.write(crashed.target, None, b"v", headers)
+    crashed.write(crashed.inbox, b"replaced", b"newer", wanted)
+    crashed.write(crashed.inbox, b"cancelled", None)
+    filling = Filling(
+        spark_on_kafka,
+        crashed.settings,
+        crashed.pending,
+        crashed.topics,
+        redis_url=redis_url,
+        owner=crashed.owner,
+    )
+    if forgotten == "the claims":
+        for schedule in schedules:
+            crashed.pending.put(schedule)
+        read = {f"{crashed.inbox}/0": len(ids)}
+        JournalCopy(crashed.pending, owner=crashed.owner).complete(read, journals=filling.journals)
+        assert filling.is_copy()
+
+    filling.fill()
+
+    found = {one.id: one.record.value for one in crashed.pending.list(count_max=9)}
+    assert found == {b"torn": b"v", b"replaced": b"newer"}
 
 
 @pytest.mark.parametrize("crashed", [True], indirect=True)

@@ -255,15 +255,19 @@ def _scheduled(settings: "Settings") -> list[str]:
 
 def _waited() -> str:
     """Branches of a CASE: a tombstone tells the id that its record waited under, if that is not its
-    key. Of a rejected record that is its place, of an occurrence that of its schedule with the
-    planned time."""
+    key. Of a rejected record that is its place, of an occurrence either with the planned time (and
+    that of its schedule as @PLANNED)."""
     told_id = sql.header(sql.text(names.ID))
     planned = f"CAST(substring({told_id}, octet_length(key) + 1) AS STRING)"
     occurred = f"""substring({told_id}, 1, octet_length(key)) = key
     AND {sql.matches(planned, "@[0-9]+")}"""
-    waited = f"{told_id} = CAST(translate({DONE}, '/', '-') AS BINARY)"
+    # Of a rejected occurrence, its place with the planned time.
+    place = f"CAST(translate({DONE}, '/', '-') AS BINARY)"
+    behind = f"CAST(substring({told_id}, octet_length({place}) + 1) AS STRING)"
+    waited = f"""substring({told_id}, 1, octet_length({place})) = {place}
+    AND {sql.matches(behind, "(-[0-9]+)?")}"""
     return (
-        f"WHEN done AND {waited} THEN concat('waited ', translate({DONE}, '/', '-')) "
+        f"WHEN done AND {waited} THEN concat('waited ', CAST({told_id} AS STRING)) "
         f"WHEN done AND {occurred} THEN concat('waited ', {planned})"
     )
 

@@ -71,6 +71,19 @@ def planned_part(schedule: Schedule) -> bytes:
     return b"-" + schedule.id.rpartition(b"@")[2]
 
 
+def waited_as(schedule_id: bytes, told: bytes, version: str) -> tuple[bytes, ...]:
+    """The ids under which something of a schedule may wait that was delivered as `told`: an
+    occurrence, or what was rejected. Empty if it is the schedule itself."""
+    if told.startswith(schedule_id + b"@"):
+        return (told,)
+    place = version.replace("/", "-").encode()
+    behind = told.removeprefix(place)
+    if not told.startswith(place) or (behind and not behind[1:].isdigit()):
+        return ()
+    # An occurrence was claimed under its own id before it was rejected.
+    return (told, schedule_id + b"@" + behind[1:]) if behind else (told,)
+
+
 def _instant(ms: int) -> str:
     """RFC 3339 in UTC; after the year 9999 milliseconds since 1970."""
     try:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from sendlater.brokers.broker import Broker
@@ -18,10 +18,22 @@ T = TypeVar("T")
 
 
 class Intake:
-    """Safe to share between threads. `ends` are positions by inbox partition, "topic/number"."""
+    """Safe to share between threads. `ends` are positions by inbox partition, "topic/number".
 
-    def __init__(self, inboxes: Sequence[str], *, pending: Pending, broker: Broker) -> None:
+    Records of an inbox that is `copied` to a journal are read there, as soon as they are copied.
+    """
+
+    def __init__(
+        self,
+        inboxes: Sequence[str],
+        *,
+        pending: Pending,
+        broker: Broker,
+        copied: Collection[str] = (),
+    ) -> None:
+        """`copied`: those among `inboxes` that are copied to one of the others."""
         self.inboxes, self.pending, self.broker = inboxes, pending, broker
+        self._copied = frozenset(copied)
         self._own: dict[str, int] = {}
         """Positions on the inboxes after the last record that this process has written."""
         self._lock = threading.Lock()
@@ -29,17 +41,25 @@ class Intake:
     def catch_up(self) -> None:
         """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable if that
         takes too long: the store's answer could be wrong."""
-        self._wait_for(self.ends())
+        self._raise_for(self.caught_up(within_s=CATCH_UP_S))
 
     def catch_up_with_own(self) -> None:
         """The same for what this process has written."""
         with self._lock:
             own = dict(self._own)
-        self._wait_for(own)
+        self._raise_for(self._left_of(own, within_s=CATCH_UP_S))
+        if self._of_copied(own):
+            self.catch_up()
 
     def caught_up(self, *, within_s: float) -> set[str]:
         """As `catch_up`, but returns the inbox partitions that intake has not read in time."""
-        return self._left_of(self.ends(), within_s=within_s)
+        deadline = time.monotonic() + within_s
+        ends = self.ends()
+        left = self._left_of(ends, within_s=within_s)
+        if left or not self._of_copied(ends):
+            return left
+        # What was copied meanwhile is behind what was there before.
+        return self._left_of(self.ends(), within_s=deadline - time.monotonic())
 
     def unreserved(self, change: Callable[[], T]) -> T:
         """What `change` returns, with all that intake has read, and again while it raises Reserved.
@@ -74,12 +94,15 @@ class Intake:
             for source, end in ends.items():
                 self._own[source] = max(self._own.get(source, 0), end)
 
-    def _wait_for(self, ends: dict[str, int]) -> None:
-        if behind := self._left_of(ends, within_s=CATCH_UP_S):
+    def _raise_for(self, behind: set[str]) -> None:
+        if behind:
             raise StoreUnavailable(
                 f"intake has not read {sorted(behind)} within {CATCH_UP_S:g} s: "
                 "is the service running?"
             )
+
+    def _of_copied(self, ends: Iterable[str]) -> bool:
+        return any(source.rpartition("/")[0] in self._copied for source in ends)
 
     def _left_of(self, ends: dict[str, int], *, within_s: float) -> set[str]:
         deadline = time.monotonic() + within_s
@@ -93,4 +116,6 @@ class Intake:
             return set()
         with answering():
             seen = self.pending.positions()
+            if self._of_copied(ends):
+                seen |= self.pending.copied()
         return {source for source, end in ends.items() if seen.get(source, 0) < end}

@@ -62,7 +62,12 @@ class Operations:
         if not self.inboxes:
             raise BadSettings("inboxes: expected one in dialect 'headers' to write to, got none")
         self.inbox = self.inboxes[0]
-        self.intake = Intake(self.inboxes, pending=pending, broker=broker)
+        self.intake = Intake(
+            [inbox.topic for inbox in settings.inboxes],
+            pending=pending,
+            broker=broker,
+            copied=[inbox.topic for inbox in settings.inboxes if inbox.copy_to],
+        )
 
     # --- writing --------------------------------------------------------------------------------
 

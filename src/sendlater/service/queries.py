@@ -209,6 +209,7 @@ class Queries:
             [copying] = [worker for worker in self._workers if worker.name == "copying"]
             if isinstance(copying.query, StreamingQuery):
                 self._copier.commit(copying.query)
+                self.pending.tell_copied(self._copier.copied())
 
     def _look_after(self, worker: Worker, now_s: float) -> None:
         with self._intake_lock if worker.name == "intake" else nullcontext():

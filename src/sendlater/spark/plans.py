@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sendlater.dialects import names
 from sendlater.dialects.cron import DAY_MS
 from sendlater.dialects.recurrence import Plan, check_id, read_headers, read_text, shown_at
+from sendlater.dialects.rejected import waited_as
 from sendlater.errors import BadRequest, BadTime
 from sendlater.limits import REJECTED_DETAIL_CHARS_MAX
 from sendlater.model import DUE_MS_MAX, Reason
@@ -29,8 +30,8 @@ class Parked(NamedTuple):
     change: str | None
     row: tuple[Any, ...]
     plan: str
-    waited: bytes | None = None
-    """Of a copy that a delivery has left on the journal: the id of the occurrence."""
+    waited: tuple[bytes, ...] = ()
+    """Of a copy that a delivery has left on the journal: the ids that its occurrence may have."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,11 @@ class PlanReader:
             kept.append({"key": names.SCHEDULE, "value": first[names.SCHEDULE]})
             return Parked(schedule_id, due_ms, change or None, (*row[:4], kept, *row[5:]), "")
         meant = (*row[:4], kept, *row[5:])
-        waited = None
+        waited: tuple[bytes, ...] = ()
         if change.startswith(AGAIN):
+            waited = waited_as(schedule_id, first.get(names.ID) or b"", change.split()[1])
             # The store compares how far two copies of a version have come.
-            change, known_as = f"{change} {plan.planned_ms} {plan.changes}", first.get(names.ID)
-            is_its = known_as and known_as.startswith(schedule_id + b"@")
-            waited = known_as if is_its else None
+            change = f"{change} {plan.planned_ms} {plan.changes}"
         return Parked(schedule_id, due_ms, change or None, meant, plan.text, waited)
 
 

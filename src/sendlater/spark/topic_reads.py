@@ -42,8 +42,16 @@ def records_since(
 def deliveries(
     spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
 ) -> DataFrame:
-    """Our records on these topics since an instant: id, due_ms, version, topic, deleted. The last
-    is true for tombstones, and for what an occurrence leaves on its journal in place of one."""
+    """Our records on these topics since an instant, as `as_told`."""
+    return as_told(records_since(spark, settings, topics, from_ms=from_ms))
+
+
+def as_told(records: DataFrame) -> DataFrame:
+    """What our headers say on records in the columns of the Kafka source: id, due_ms, version,
+    target (the topic it was delivered to), deleted; and topic, partition, offset, timestamp, key.
+
+    `deleted` is true for tombstones, and for what an occurrence leaves on its journal in place of
+    one."""
 
     def ours(name: str) -> str:
         # A name may occur twice: ours is the last one, but in a tombstone the first.
@@ -52,8 +60,7 @@ def deliveries(
     version = f"CAST({ours(names.ORIGIN)} AS STRING)"
     copy = f"array_contains(headers.key, {text(names.AGAIN)})"
     return (
-        records_since(spark, settings, topics, from_ms=from_ms)
-        .filter("headers IS NOT NULL")
+        records.filter("headers IS NOT NULL")
         .selectExpr("*", f"value IS NULL OR {copy} AS deleted", "headers AS given")
         .selectExpr("*", "IF(value IS NULL, given, reverse(given)) AS turned")
         .selectExpr("*", "turned.key AS names")
@@ -61,7 +68,7 @@ def deliveries(
             f"{ours(names.ID)} AS id",
             f"try_cast(CAST({ours(names.DUE)} AS STRING) AS BIGINT) AS due_ms",
             f"coalesce({version}, {fingerprint('key', 'value', 'headers')}) AS version",
-            "topic",
-            "deleted",
+            f"CAST({ours(names.DELIVERED_TO)} AS STRING) AS target",
+            *("deleted", "topic", "partition", "offset", "timestamp", "key"),
         )
     )

@@ -17,7 +17,7 @@ spark/journal/rewrite.py).
 import time
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import merge
 from itertools import islice, pairwise
 from typing import Any
@@ -210,6 +210,19 @@ class Pending:
         seen = [shard.seen() for shard in self.shards]
         sources = {source for one in seen for source in one}
         return {source: min(one.get(source, 0) for one in seen) for source in sources}
+
+    def copied(self) -> dict[str, int]:
+        """Per partition of the inboxes that are copied to a journal the position up to which they
+        have been, as far as the service has told."""
+        with answering():
+            told = self.client.hgetall(self.shards[0].keys["state"] + ":copied")
+        return {source.decode(): int(position) for source, position in told.items()}
+
+    def tell_copied(self, positions: Mapping[str, int]) -> None:
+        """Note how far inboxes have been copied. Raises StoreUnavailable."""
+        if positions:
+            with answering():
+                self.client.hset(self.shards[0].keys["state"] + ":copied", mapping=dict(positions))
 
     def set_bound(self, bound_ms: int, *, owner: int) -> None:
         """Limit this owner's claims to what is due until then (no bound: no limit); ends a hold."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import structlog
 
 from sendlater.limits import RELEASE_COUNT_MAX
@@ -16,6 +17,17 @@ STANDBY_WATCH_S = 0.25
 RENEWALS = 5
 """How often a lease is renewed within its time."""
 _log = structlog.get_logger()
+
+
+def undecided(pending: Pending, source: str) -> tuple[int, frozenset[int]]:
+    """Of a `topic/partition`: what is read there before this position is in the store already, but
+    for records at these offsets; see `JournalCopy.complete`."""
+    shard = pending.shards[0]
+    with answering():
+        told = shard.client.hget(shard.keys["state"] + ":undecided", source)
+    if told is None:
+        return 0, frozenset()
+    return msgspec.msgpack.decode(told, type=tuple[int, frozenset[int]])
 
 
 def hold(pending: Pending, *, owner: int) -> None:
@@ -138,17 +150,35 @@ class JournalCopy:
             if not cursor:
                 return
 
-    def complete(self, ends: Mapping[str, int], *, journals: str) -> None:
-        """Record: every shard has seen its inboxes up to `ends`, and is a copy of `journals`."""
-        flat = [part for source, end in ends.items() for part in (source, end)]
+    def complete(
+        self,
+        ends: Mapping[str, int],
+        *,
+        journals: str,
+        undecided: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Record: every shard has seen its inboxes up to `ends`, and is a copy of `journals`.
+
+        But for records that are `undecided`, offsets per source in their order: they are read once
+        more, and nothing else before `ends`.
+        """
+        left = undecided or {}
+        begins = {
+            source: left[source][0] if source in left else end for source, end in ends.items()
+        }
+        flat = [part for pair in begins.items() for part in pair]
+        told = {source: msgspec.msgpack.encode((ends[source], left[source])) for source in left}
         for shard in self._pending.shards:
+            also = [part for pair in told.items() for part in pair] if shard.number == 0 else []
             script("complete")(
                 shard.client,
                 seen=shard.keys["seen"],
                 state=shard.keys["state"],
+                undecided=shard.keys["state"] + ":undecided",
                 owner=self._owner,
                 journals=journals,
-                rest=flat,
+                told=len(also),
+                rest=[*flat, *also],
             )
 
     def progress(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.dialects.names import REJECTED
+from sendlater.dialects.rejected import waited_as
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
 from sendlater.spark.plans import RECURS, PlanReader, of_version
@@ -17,6 +18,7 @@ from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
 from sendlater.store.codec import pack_columns
 from sendlater.store.connection import connect
+from sendlater.store.rebuild import undecided
 from sendlater.store.recent import tell
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 WAITED = "waited "
 """Beginning of the `change` of a tombstone about what waited under another id, which follows; of an
-occurrence only what its id has behind that of its schedule, @PLANNED."""
+occurrence that was delivered only what its id has behind that of its schedule, @PLANNED."""
 WARM_UP = -1
 """Partition of rows that only warm up what they pass."""
 TARGETS_REFRESH_MS = 2_000
@@ -90,11 +92,13 @@ class ParkTask:
     ) -> None:
         self.owner, self.journals = owner, journals
         self.clock = clock or SystemClock()
-        self.shards = pending.shards
+        self.pending, self.shards = pending, pending.shards
         self.ends: dict[str, int] = {}
         """Per source the position after what was gathered."""
         self.seen: dict[str, list[str]] = {}
         """Per source where each shard stands."""
+        self.undecided: dict[str, tuple[int, frozenset[int]]] = {}
+        """Per source the position before which only these records are taken."""
         self.rows: dict[tuple[int, bool], list[Any]] = {}
         """Per shard, and whether they are from journals."""
         self.sizes: Counter[tuple[int, bool]] = Counter()
@@ -153,6 +157,8 @@ class ParkTask:
         if min(int(one or 0) for one in stands) < at:
             raise StoreWentBack(f"{source} is read from {at}, but the shards stand at {stands}")
         self.seen[source], self.ends[source] = stands, at
+        if source.rpartition("/")[0] in self.journals:
+            self.undecided[source] = undecided(self.pending, source)
 
     def _gather(
         self,
@@ -166,7 +172,11 @@ class ParkTask:
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
         *_, from_partition, at, _ = row
-        plan, waited = "", None
+        if source in self.undecided and self._is_known(source, at):
+            self.ends[source] = max(self.ends[source], at + 1)
+            return
+        plan = ""
+        waited: tuple[bytes, ...] = ()
         if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
             schedule_id, due_ms, change, row, plan, waited = self.plans.read(
                 schedule_id, change, row
@@ -180,13 +190,15 @@ class ParkTask:
             return
         version: Any = packed
         if due_ms is None and change is not None and change.startswith(WAITED):
-            told, change = change.removeprefix(WAITED), None
-            waited = schedule_id + told.encode() if told.startswith("@") else told.encode()
+            told, change = change.removeprefix(WAITED).encode(), None
+            known_as = schedule_id + told if told.startswith(b"@") else told
+            waited = waited_as(schedule_id, known_as, value.decode())
         elif waited and change:
             version = change.split()[1]
         # What was claimed and put back waits where it was claimed, whatever its id is now.
-        for number in {crc32(waited) % len(self.shards), shard} if waited else ():
-            self._add(source, number, at, (waited, "", version))
+        for one in waited:
+            for number in {crc32(one) % len(self.shards), shard}:
+                self._add(source, number, at, (one, "", version))
         when: Any = "" if due_ms is None else due_ms
         if dialect == "rejected":
             when = min(due_ms or 0, now_ms)
@@ -197,6 +209,11 @@ class ParkTask:
             self.rejected[taken] += 1
             self.reasons[f"rejected:{_reason(headers)}"] += 1
         self.ends[source] = max(self.ends[source], at + 1)
+
+    def _is_known(self, source: str, at: int) -> bool:
+        """Whether the store was filled with a record: read again, it would count as new."""
+        until, left = self.undecided[source]
+        return at < until and at not in left
 
     def _add(
         self, source: str, shard: int, at: int, row: tuple[Any, ...]

@@ -23,6 +23,7 @@ from sendlater.store.scripts import script
 if TYPE_CHECKING:
     import pyarrow as pa
 from sendlater.spark.journal.standing import Ends, records, standing
+from sendlater.spark.journal.torn import Place, without
 
 PLAN_BUFFER_BYTES = "262144"
 """Bytes of the buffer between the JVM and a Python worker that writes schedules."""
@@ -122,8 +123,10 @@ def plan(
     tasks: int,
     after_ms: int = -1,
     until_ms: int = DUE_MS_MAX,
+    torn: Sequence[Place] = (),
 ) -> Planned:
-    """Write the journals' current schedules that are due within (after_ms, until_ms].
+    """Write the journals' current schedules that are due within (after_ms, until_ms]. Records that
+    are `torn` do not count.
 
     Returns when everything is written. What cannot be scheduled counts as due at once.
     With one task it uses one core, and leaves the others to the running service.
@@ -133,7 +136,8 @@ def plan(
     # The lanes need tiny buffers between the JVM and Python; a whole journal needs large ones.
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", PLAN_BUFFER_BYTES)
-    read, asked = records(spark, settings, ends=ends, tasks=tasks), Observation()
+    read = without(records(spark, settings, ends=ends, tasks=tasks), torn)
+    asked = Observation()
     conditional = f"count_if(array_contains(headers.key, {sql.text(names.IF)})) AS count"
     # With a horizon nobody can decide: such a record is rejected.
     decided = settings.horizon_ms is None

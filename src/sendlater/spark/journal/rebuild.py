@@ -1,20 +1,25 @@
 """Fills a store that is empty, of other journals or incomplete, before anything is delivered."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import structlog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.errors import BadSettings
-from sendlater.model import DUE_MS_MAX
+from sendlater.limits import RELEASE_COUNT_MAX
+from sendlater.model import DUE_MS_MAX, State
 from sendlater.spark.journal.fill_tasks import FillTask, Planned, TaskProgress, plan
 from sendlater.spark.journal.standing import Ends, records, task_count, undecided
+from sendlater.spark.journal.torn import Mark, Place, marks, torn, without
 from sendlater.spark.plans import PlanReader
-from sendlater.store import Pending
+from sendlater.store import Admin, Pending
 from sendlater.store.rebuild import JournalCopy
 
 _log = structlog.get_logger()
@@ -61,9 +66,43 @@ class Filling:
         """
         self._look_at_plain_inboxes()
         ends = self._topics.ends(self._settings.journals)
-        if not self.is_copy():
+        if not self.is_copy() or self._has_forgotten(ends):
             self.rebuild(ends)
         return ends
+
+    def _has_forgotten(self, ends: Ends) -> bool:
+        """Whether the store has forgotten a claim whose delivery never arrived: pending is what
+        has a tombstone that intake is yet to read, and would be cancelled by that."""
+        seen = self._pending.positions()
+        starts = {
+            topic: {
+                number: min(seen.get(f"{topic}/{number}", 0), end) for number, end in of.items()
+            }
+            for topic, of in ends.items()
+        }
+        if starts == ends:
+            return False
+        unread = records(self._spark, self._settings, ends=ends, starts=starts, tasks=1)
+        return self._waits_for(marks(unread, self._settings)) and bool(self._torn(unread))
+
+    def _waits_for(self, told: Iterator[Mark]) -> bool:
+        """Whether one of these deliveries is still to be made, as far as the store knows."""
+        admin = Admin(self._pending)
+        while some := list(islice(told, RELEASE_COUNT_MAX)):
+            asked = [(i, mark) for mark in some for i in mark.ids]
+            found = admin.get_many([i for i, _ in asked])
+            for (_, mark), stands in zip(asked, found, strict=True):
+                origin = stands.origin if stands and stands.state is State.PENDING else None
+                if stands is None or origin is None or stands.due_ms > mark.due_ms:
+                    continue
+                if f"{origin.topic}/{origin.partition}/{origin.position}" == mark.version:
+                    return True
+        return False
+
+    def _torn(self, read: DataFrame) -> list[Place]:
+        """Tombstones without their deliveries; of a producer that died, some may be under way."""
+        time.sleep(self._settings.recovery_pause_ms / 1_000)
+        return torn(self._spark, self._settings, self._topics, read)
 
     def rebuild(self, ends: Ends) -> Planned:
         """Remove all that was read from journals, and write their current schedules."""
@@ -81,6 +120,10 @@ class Filling:
         def tell(share: float) -> None:
             self._copy.tell(step="reading", done=round(share * total), total=total)
 
+        read = partial(records, self._spark, self._settings, ends=ends, tasks=tasks)
+        lost = self._torn(read()) if total else []
+        if lost:
+            _log.error("deliveries that never arrived are made again", count=len(lost))
         with TaskProgress(self._spark, tasks=2 * tasks, tell=tell):
             planned = plan(
                 self._spark,
@@ -89,13 +132,14 @@ class Filling:
                 ends=ends,
                 tasks=tasks,
                 until_ms=until_ms,
+                torn=lost,
             )
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms, later=planned.later)
         flat = {f"{t}/{p}": end for t, partitions in ends.items() for p, end in partitions.items()}
-        if planned.conditional and horizon_ms is None:
-            # Intake decides what is open, and reads what follows once more, before any delivery.
-            flat |= undecided(records(self._spark, self._settings, ends=ends, tasks=tasks))
-        self._copy.complete(flat, journals=self.journals)
+        # Intake decides what is open, before any delivery.
+        decides = planned.conditional and horizon_ms is None
+        left = undecided(without(read(), lost)) if decides else {}
+        self._copy.complete(flat, journals=self.journals, undecided=left)
         self._copy.tell()
         _log.warning("the store is rebuilt", schedules=planned.written)
         return planned

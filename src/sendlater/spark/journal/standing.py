@@ -45,13 +45,15 @@ def task_count(ends: Ends) -> int:
     return max(2, total // PLAN_RECORDS_PER_TASK)
 
 
-def records(spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int) -> DataFrame:
-    """Everything on the journals up to `ends`, in the columns of the Kafka source."""
+def records(
+    spark: SparkSession, settings: Settings, *, ends: Ends, tasks: int, starts: Ends | None = None
+) -> DataFrame:
+    """Records of journals up to `ends` (from `starts` on), in the columns of the Kafka source."""
     return (
         spark.read.format("kafka")
         .options(**reader_options(settings))
         .option("assign", json.dumps({topic: sorted(ends[topic]) for topic in ends}))
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", "earliest" if starts is None else json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "false")
@@ -109,9 +111,9 @@ def standing(read: DataFrame, *, tasks: int, decided: bool = True) -> DataFrame:
     )
 
 
-def undecided(read: DataFrame) -> dict[str, int]:
-    """Per `topic/partition` the offset of the first record with a condition that nothing behind it
-    tells to be decided."""
+def undecided(read: DataFrame) -> dict[str, list[int]]:
+    """Per `topic/partition` the offsets of the records with a condition that nothing behind them
+    tells to be decided, in their order."""
     rows = (
         read.filter("key IS NOT NULL")
         .selectExpr("*", "headers.key AS names")
@@ -126,7 +128,7 @@ def undecided(read: DataFrame) -> dict[str, int]:
         )
         .selectExpr("topic", "partition", "filter(asked, at -> at > decided) AS open")
         .groupBy("topic", "partition")
-        .agg(F.expr("min(array_min(open)) AS at"))
-        .filter("at IS NOT NULL")
+        .agg(F.expr("array_sort(flatten(collect_list(open))) AS open"))
+        .filter("size(open) > 0")
     )
-    return {f"{row.topic}/{row.partition}": row["at"] for row in rows.collect()}
+    return {f"{row.topic}/{row.partition}": list(row.open) for row in rows.collect()}

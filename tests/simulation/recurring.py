@@ -128,7 +128,8 @@ def close_recurring(ledger: "Ledger", version: "Version") -> None:
     last_ms = max(recurs.occurrences, default=0)
     for planned_ms in recurs.grid(0, last_ms + 1) if owed else recurs.occurrences:
         known = planned_ms in arrived or planned_ms in recurs.left_out
-        if not known and (owed or not ledger.losses):
+        # What waits beside a newer version is in no journal: that one took its place.
+        if not known and (owed or not (ledger.losses or ledger.rebuilt)):
             ledger._break(f"lost: {version.id!r}@{planned_ms}")
     left, end_ms = recurs.plan.left, recurs.plan.end_ms
     if left is None or forgets:

@@ -42,6 +42,10 @@ class LastHour:
         delivered = sum(count for name, count in tally.items() if name.startswith(DELIVERED))
         self._points.append(Point(at_ms, late, delivered, pending, overdue))
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self._points.clear()
+
     def late_ms(self, tally: Mapping[str, int], *, now_ms: int) -> dict[str, Any]:
         """p50 and p99 from the first point until now, and how long and how many that is."""
         if not self._points:

@@ -174,6 +174,10 @@ class Watch:
         """Take one sample."""
         now_ms, admin = self._clock.now_ms(), self._admin
         sample = Sample(now_ms, admin.tally(), admin.pending.counts())
+        if self._samples and _sum(sample.tally, "late:") < _sum(self._samples[-1].tally, "late:"):
+            # The store was emptied, and counts from the beginning.
+            self._samples.clear()
+            self.hour.forget()
         if self._samples:
             last = self._samples[-1]
             rate = _rate(last, sample, "delivered:")

@@ -42,8 +42,10 @@ def records_since(
 def deliveries(
     spark: SparkSession, settings: Settings, topics: Iterable[str], *, from_ms: int
 ) -> DataFrame:
-    """Our records on these topics since an instant, as `as_told`."""
-    return as_told(records_since(spark, settings, topics, from_ms=from_ms))
+    """Our records on these topics since an instant: id, due_ms, version, topic, deleted, as
+    `as_told`."""
+    found = as_told(records_since(spark, settings, topics, from_ms=from_ms))
+    return found.select("id", "due_ms", "version", "topic", "deleted")
 
 
 def as_told(records: DataFrame) -> DataFrame:

@@ -96,3 +96,14 @@ def test_a_filter_is_written_as_it_was_read(page, text, address):
     )
     assert address is None or read == address
     assert written == text
+
+
+def test_the_head_of_the_table_stays_in_sight(page):
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    rows = page.locator("#schedules tbody tr")
+    expect(rows).to_have_count(50)
+    rows.last.scroll_into_view_if_needed()
+    expect(rows.last).to_be_in_viewport()
+    head = page.get_by_role("columnheader", name="due")
+    expect(head).to_be_in_viewport()
+    assert head.bounding_box()["y"] < rows.last.bounding_box()["y"]

@@ -84,3 +84,20 @@ def test_the_chart_is_zoomed_by_the_wheel_and_moved_by_keys(page):
     expect(page).not_to_have_url(re.compile("zoom_from="))
     page.locator("#chart").press("ArrowRight")
     expect(page).to_have_url(re.compile("zoom_from="))
+
+
+def test_the_chart_is_moved_by_dragging_its_axis(page):
+    """Over the bars, the same hand selects."""
+    chart_ready(page)
+    page.locator("#chart").press("+")
+    expect(page).to_have_url(re.compile("zoom_from="))
+    before = [address_of(page, name) for name in ("zoom_from", "zoom_to")]
+    box = page.locator("#chart").bounding_box()
+    axis = box["y"] + box["height"] - 4
+    page.mouse.move(box["x"] + box["width"] * 0.6, axis)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.4, axis, steps=5)
+    page.mouse.up()
+    wait_until(lambda: address_of(page, "zoom_from") > before[0], "it has moved")
+    assert address_of(page, "zoom_to") > before[1]
+    expect(page).not_to_have_url(re.compile("due_from="))

@@ -5,7 +5,9 @@ import pytest
 from sendlater.errors import BadSettings, Fenced, NotSupported, StoreWentBack
 from sendlater.model import Record, Schedule
 from sendlater.store import Pending, succession
+from sendlater.store.codec import pack
 from sendlater.store.lease import Lease
+from sendlater.store.rebuild import hold
 from sendlater.store.shard import Batch
 
 DUE_MS = 5
@@ -150,20 +152,58 @@ def test_an_heir_of_a_store_that_forgot_it_is_told_so(pending: Pending) -> None:
     assert succession.stands(pending, heir) == ""
 
 
-def test_tasks_have_ended_when_every_shard_of_a_batch_is_closed(pending: Pending) -> None:
+def test_an_owner_that_lives_goes_on_until_it_is_dismissed(pending: Pending) -> None:
     mine = Run(pending, pending.fence())
-    runs = {mine.lane: mine.run}
-    assert not succession.all_closed(pending, runs)
-    assert succession.all_closed(pending, {mine.lane: mine.run + 1})
-    first, second = pending.shards
-    first.close(mine.batch, owner=mine.owner, attempt="a")
-    assert not succession.all_closed(pending, runs)
-    second.close(mine.batch, owner=mine.owner, attempt="a")
-    assert succession.all_closed(pending, runs)
-    late = Batch(mine.lane, mine.run, end_ms=20, number=2)
-    first.attempt(late, owner=mine.owner, attempt="b")
-    first.close(late, owner=mine.owner, attempt="b")
-    assert not succession.all_closed(pending, runs), "the other shard's task is yet to begin"
+    heir, _ = succession.announce(pending)
+    next_one = Run(pending, heir)
+    assert all(succession.shares(shard, heir) for shard in pending.shards)
+    assert succession.inherit(pending, heir, bound_stays=True, leaves=True)
+    put(pending, b"a")
+    assert mine.ids() == {b"a"}
+    put(pending, b"b")
+    assert next_one.ids() == {b"b"}
+    assert all(succession.shares(shard, heir) for shard in pending.shards)
+    assert not pending.draining(owner=mine.owner)
+    assert not succession.may_leave(pending, mine.owner)
+
+    succession.dismiss(pending)
+    put(pending, b"c")
+    assert pending.draining(owner=mine.owner)
+    assert succession.may_leave(pending, mine.owner)
+    assert not any(succession.shares(shard, heir) for shard in pending.shards)
+    assert all(claim.draining for claim in mine.claims())
+    mine.close()
+    assert next_one.ids() == {b"c"}
+    assert (pending.settle(mine.batch, owner=mine.owner), mine.owner) == (1, mine.owner)
+
+
+def test_who_leaves_parks_until_the_next_one_reads(pending: Pending) -> None:
+    owner = pending.fence()
+    heir, _ = succession.announce(pending)
+    assert not succession.reads_along(pending)
+    succession.inherit(pending, heir, bound_stays=True, leaves=True)
+    assert succession.reads_along(pending)
+    packed = pack(Schedule(id=b"a", due_ms=DUE_MS, record=Record(topic="t", value=b"v")))
+    rows = [b"a", DUE_MS, packed]
+    [shard, _] = pending.shards
+    shard.park(rows, owner=str(owner), ends=[("in/0", "", "1")])
+    succession.take_reading(pending)
+    assert not succession.reads_along(pending)
+    with pytest.raises(Fenced):
+        shard.park(rows, owner=str(owner), ends=[("in/0", "1", "2")])
+    shard.park(rows, owner=str(heir), ends=[("in/0", "1", "2")])
+
+
+def test_a_hold_and_a_fence_are_for_who_leaves_too(pending: Pending) -> None:
+    mine = Run(pending, pending.fence())
+    heir, _ = succession.announce(pending)
+    succession.inherit(pending, heir, bound_stays=True, leaves=True)
+    put(pending, b"a")
+    hold(pending, owner=heir)
+    assert any(claim.held for claim in mine.claims())
+    pending.fence()
+    with pytest.raises(Fenced):
+        mine.claims()
 
 
 def test_a_layout_that_cannot_be_handed_over_is_refused_in_words(pending: Pending) -> None:

@@ -21,6 +21,7 @@ from broker import (
     FLUSH_POLL_MS,
     Broker,
     ConfluentProducer,
+    Entry,
     PartitionReader,
     Producer,
     decoded,
@@ -62,6 +63,7 @@ PLANNING_MS_MAX = 150.0
 """What Spark takes between two batches."""
 STOPPED_LINGER_MS = 2_000.0
 """How long a Python worker may live on whose task was killed."""
+WARM_UP = Entry(b"warm-up", b"{}", [], 0)
 
 
 class Simulation:
@@ -76,20 +78,20 @@ class Simulation:
 
     # --- the service -----------------------------------------------------------------------------
 
-    def serve(self) -> Process:
+    def serve(self, *, take_over: bool = False) -> Process:
         """One more service process; it ends by itself when it is overtaken."""
         process = Process(f"service-{len(self.processes)}")
         process.producer = Producer(self.broker)
         self.processes.append(process)
         self.world.say(f"{process.name} starts")
-        self.world.spawn(f"{process.name}/main", process, partial(self._main, process))
+        self.world.spawn(f"{process.name}/main", process, partial(self._main, process, take_over))
         return process
 
-    def _main(self, process: Process) -> None:
+    def _main(self, process: Process, take_over: bool) -> None:
         process.stop = self.world.threading().Event()
         try:
             one = SimulatedService(self)
-            if one.start(stop=process.stop):
+            if one.start(stop=process.stop, take_over=take_over):
                 one.watch(process.stop)
                 one.stop()
                 # The JVM goes in order: what its producers hold is on its topics.
@@ -174,15 +176,24 @@ class Simulation:
         stands = store.Pending(self.world.client, space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
         task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
-        return sink.ParkWriter(options).write(self._through_spark(task, options["heir"]))
+        return sink.ParkWriter(options).write(self._through_spark(task, options))
 
-    def _through_spark(self, task: inbox_source.InboxTask, heir: str) -> Iterator[Any]:
+    def _through_spark(
+        self, task: inbox_source.InboxTask, options: dict[str, str]
+    ) -> Iterator[Any]:
         world, size = self.world, ROWS_PER_ARROW_BATCH
-        waits = task.await_space(int(heir)) if heir else ()
-        for told in chain(waits, task.chunks()):
+        parts: list[Any] = [task.chunks()]
+        if options["heir"]:
+            run = int(options["run"])
+            parts = [task.await_space(int(options["heir"])), task.read_along(run), *parts]
+        for told in chain(*parts):
             if told is inbox_rows.NOTHING:
                 continue
             read, ends = told
+            if read.partitions and read.partitions[0] < 0:
+                world.pause(world.rng.random())
+                yield decoded([("warm-up", read.partitions[0], 0, WARM_UP)], self.settings)
+                continue
             places = zip(read.topics, read.partitions, read.positions, strict=True)
             records: Any = [(t, n, at, self.broker.log(t)[n][at]) for t, n, at in places]
             for first in range(0, len(records), size):

@@ -22,6 +22,7 @@ FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
     *("store-goes-back", "store-emptied", "store-full", "second-service", "clock-steps"),
     *("intake-stuck", "stop", "forget", "broker-away", "compact", "overtaken", "power-cut"),
+    "handover",
 )
 SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost", "overtaken")
 """Faults of a single task: many of them fit into a run."""

@@ -1,4 +1,4 @@
-"""Handing a space over to its heir: stop claiming, pass it on, then settle what is claimed."""
+"""Handing a space over to its heir: pass it on, go on until the heir delivers, then settle."""
 
 import time
 
@@ -10,11 +10,10 @@ from sendlater.service.heir import Heir
 from sendlater.store import succession
 from sendlater.store.lease import Lease
 
-CLOSE_S = 5.0
-"""Longest wait for tasks to end after they were asked to claim no more; they take milliseconds.
-Nothing is delivered meanwhile, so after that they go on, and the space is not handed over."""
-CLOSE_WATCH_S = 0.005
-"""Pause between two looks at whether they have."""
+LEAVE_S = 20.0
+"""Longest time for which both deliver; the heir ends it sooner, unless it dies."""
+LEAVE_WATCH_S = 0.05
+"""Pause between two looks at whether it has, or has answered."""
 ANSWER_S = 2.0
 """Longest wait for the heir to say that it is alive; it looks four times a second."""
 _log = structlog.get_logger()
@@ -25,8 +24,6 @@ class HandingOver(Heir):
 
     _leaving: Lease | None = None
     """Held from the handover until all is settled: so the next owner knows that we live."""
-    _drains = False
-    """Whether tasks have been asked to claim no more."""
 
     def _hand_over(self) -> bool:
         """Make the heir the owner; False if there is none that is ready, or it must wait."""
@@ -41,34 +38,26 @@ class HandingOver(Heir):
                 worker.query = None
         leaving = self._new_lease(succession.LEAVING)
         leaving.acquire(by_force=True)
+        succession.dismiss(self.pending)  # whoever was here before us
         with self._lanes_lock:
-            began_s = time.monotonic()
-            self._drains = True
-            self.pending.drain(owner=self.owner)
-            if (
-                self._all_closed()
-                and self.pending.is_armed(owner=self.owner)
-                and succession.inherit(self.pending, heir, bound_stays=True)
+            if self.pending.is_armed(owner=self.owner) and succession.inherit(
+                self.pending, heir, bound_stays=True, leaves=True
             ):
-                took_ms = round(1_000 * (time.monotonic() - began_s))
-                _log.warning("handed over", to_owner=heir, paused_ms=took_ms)
+                _log.warning("handed over", to_owner=heir)
                 self._leaving = leaving
+                for part in (self._watermark, self._horizon):
+                    if part is not None:
+                        part.stop()
                 if self._lease is not None:
                     self._lease.lapse()
                 return True
-            _log.error("not handed over: deliveries go on", heir=heir)
-            self.pending.drain(owner=None)
-            self._drains = False
+        _log.error("not handed over: deliveries go on", heir=heir)
         leaving.release()
         return False
 
     def _hands_over(self) -> bool:
         """Hand over if the heir is warm and wants the space; whether that is done."""
         try:
-            if self._drains:
-                # The store went away in the middle of a handover.
-                self.pending.drain(owner=None)
-                self._drains = False
             asked = succession.ready_heir(self.pending, asking=True)
             return bool(asked) and self._hand_over()
         except StoreUnavailable as error:
@@ -84,21 +73,18 @@ class HandingOver(Heir):
             if time.monotonic() > deadline_s:
                 _log.warning("the service that stands by does not answer", heir=heir)
                 return False
-            time.sleep(CLOSE_WATCH_S)
-        return True
-
-    def _all_closed(self) -> bool:
-        runs = {worker.lane: worker.run for worker in self._workers if worker.lane is not None}
-        deadline_s = time.monotonic() + CLOSE_S
-        while not succession.all_closed(self.pending, runs):
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(CLOSE_WATCH_S)
+            time.sleep(LEAVE_WATCH_S)
         return True
 
     def _settle_handed_over(self) -> None:
-        """The queries may deliver what they have claimed; the next owner waits for that."""
+        """Go on until we are dismissed, then settle what is claimed; the next owner waits."""
         assert self._leaving is not None
+        deadline_s = time.monotonic() + LEAVE_S
+        while not succession.may_leave(self.pending, self.owner):
+            if time.monotonic() > deadline_s:
+                succession.dismiss(self.pending)
+            time.sleep(LEAVE_WATCH_S)
+        self._end_intake()
         within_s = self.settings.stop_timeout_ms / 1_000
         settle_drained(self.pending, self._workers, owner=self.owner, within_s=within_s)
         self._sidecars.close()

@@ -1,7 +1,7 @@
 """Standing by with everything warm: the heir of a space, and how it inherits.
 
-Its queries run under the number that it will have as the owner (see store/succession.py). So the
-pause of a handover is the time from the last claim of one service to the first of the other.
+Its queries run under the number that it will have as the owner (see store/succession.py). When it
+has inherited, the last owner goes on until these deliver and read: so a handover has no pause.
 """
 
 import threading
@@ -25,6 +25,10 @@ from sendlater.store.lease import Lease
 from sendlater.store.rebuild import STANDBY_WATCH_S
 from sendlater.store.waiting import unlimit
 
+DISMISS_S = 10.0
+"""Longest time for which the last owner goes on, if our lanes have nothing to deliver."""
+DISMISS_BATCHES = 2
+"""A lane has delivered something when so many batches have ended: the first began before."""
 HEIR_WATCH_S = 0.02
 """Pause between two looks at whether the space is ours."""
 _log = structlog.get_logger()
@@ -48,7 +52,9 @@ class Heir(StoreWatch):
         when warm, and be the heir instead of one that only waits. Raises NotSupported if `asks` and
         the owner cannot hand over to this version.
         """
-        lease, by_force = self._new_lease(succession.HEIR), asks
+        # Only once: of several that ask, the last one is the heir, and the others come after it.
+        lease, by_force = self._new_lease(succession.HEIR), asks and not self._asked
+        self._asked = True
         try:
             while lease.acquire(by_force=by_force) and not stop.is_set():
                 by_force = False
@@ -61,6 +67,8 @@ class Heir(StoreWatch):
                     _log.warning("getting ready begins anew", cause=str(error))
                 self._end_queries()
                 stop.wait(STORE_WATCH_S)
+                if self._lease is None or not self._lease.holder():
+                    break
             return False
         except NotSupported as error:
             if asks:
@@ -84,21 +92,23 @@ class Heir(StoreWatch):
         self._become(number)
         self._is_heir = True
         lanes = set(succession.lanes_of(number))
-        while lanes & succession.foreign_lanes(self.pending, follows):
-            # What the owner before the last one has left has the same lanes as we.
-            if stop.wait(WATCH_S):
+        leaving, active = self._new_lease(succession.LEAVING), self._lease
+        assert active is not None
+        while leaving.holder() or lanes & succession.foreign_lanes(self.pending, follows):
+            # The owner before this one, or what it has left, has the same lanes as we. If this one
+            # dies as well, there is nothing to inherit: both are looked up, as at every start.
+            if stop.wait(WATCH_S) or not active.holder():
                 return False
         self.pending.arm(owner=number)
         own = [worker for worker in self._workers if worker.name != "copying"]
         for worker in reversed(own):
             worker.begin()
-        warm, looked_s, lease = False, 0.0, self._lease
-        assert lease is not None
+        warm, looked_s = False, 0.0
         while heir_lease.is_held and not stop.wait(HEIR_WATCH_S):
             stands = succession.stands(self.pending, number)
             if stands == "owner":
                 # Its lease is still the last owner's, which does not give it to anybody else.
-                lease.acquire(by_force=True)
+                active.acquire(by_force=True)
                 return True
             if not stands:
                 raise StoreWentBack(f"number {number} is not the next one any more")
@@ -106,14 +116,14 @@ class Heir(StoreWatch):
             if now_s - looked_s < STANDBY_WATCH_S:
                 continue
             looked_s = now_s
-            if lease.acquire():
+            if active.acquire():
                 bound_stays = self.pending.is_armed(owner=follows)
                 return succession.inherit(self.pending, number, bound_stays=bound_stays)
             for worker in own:
                 self._look_after(worker, now_s)
             if warm and not succession.ready_heir(self.pending):
                 succession.tell_ready(self.pending, number, asks=False)  # we have been asked again
-            if not warm and self._reads(waits=True) and all(one.is_warm for one in own):
+            if not warm and self._reads("warm") and all(one.is_warm for one in own):
                 warm = True
                 succession.tell_ready(self.pending, number, asks=asks)
                 on_standby()
@@ -145,11 +155,24 @@ class Heir(StoreWatch):
             target=lambda: self._settle_estate(over), name="estate", daemon=True
         ).start()
 
+    def _dismiss(self, over: threading.Event) -> None:
+        """Let the last owner go when we read, and each lane has delivered."""
+        lanes = [worker for worker in self._workers if worker.lane is not None]
+        ends = {worker.name: worker.batches + DISMISS_BATCHES for worker in lanes}
+        deadline_s = time.monotonic() + DISMISS_S
+        while not (self._reads() and all(one.batches >= ends[one.name] for one in lanes)):
+            if over.wait(WATCH_S) or time.monotonic() > deadline_s:
+                break
+        succession.dismiss(self.pending)
+
     def _settle_estate(self, over: threading.Event) -> None:
         """What the last owner has claimed it settles itself; if it dies before, we look it up."""
-        leaving, paused = self._new_lease(succession.LEAVING), False
+        leaving, paused, dismissed = self._new_lease(succession.LEAVING), False, False
         while not over.wait(WATCH_S):
             try:
+                if not dismissed:
+                    self._dismiss(over)
+                    dismissed = True
                 if leaving.holder():
                     continue
                 lanes = succession.foreign_lanes(self.pending, self.owner)

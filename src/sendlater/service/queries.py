@@ -78,8 +78,8 @@ class Queries:
         self._copier: Copier | None = None
         self._lease: Lease | None = None
         self._watermark: Watermark | None = None
-        self._asks = self._inherited = False
-        """Whether we ask for the space when warm; whether we have got it as the heir."""
+        self._asks = self._asked = self._inherited = False
+        """Whether we ask for the space when warm; have been its heir; have got it so."""
         self._estate: threading.Event | None = None
         """Ends the thread that settles what the last owner has left."""
         self._etf1 = etf1
@@ -115,6 +115,12 @@ class Queries:
                 worker.query.stop()
             worker.query = None
 
+    def _end_intake(self) -> None:
+        """And copying."""
+        for worker in self._workers:
+            if worker.lane is None and worker.query is not None:
+                worker.query.stop()
+
     def _next_checkpoint(self, name: str) -> Path:
         """Checkpoints are temporary: what must survive is in the store."""
         self._checkpoint += 1
@@ -135,7 +141,14 @@ class Queries:
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner, looked_up=True)
         self._look_for_restart()
         url = self.installation.redis_url
-        lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
+        lane = Lane.of(
+            settings,
+            redis_url=url,
+            owner=self.owner,
+            lane=worker.lane,
+            run=worker.run,
+            inherits=self._is_heir,
+        )
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 

@@ -195,12 +195,10 @@ class Service(HandingOver):
         If another service is the heir and warm, it gets the space first."""
         try:
             handed_over = self.owner and (self._leaving is not None or self._hand_over())
-            for worker in self._workers if self.owner else ():
-                if worker.lane is None and worker.query is not None:
-                    worker.query.stop()
             if handed_over:
                 self._settle_handed_over()
             elif self.owner:
+                self._end_intake()
                 self._commit_copies()
                 within_s = self.settings.stop_timeout_ms / 1_000
                 drain(self.pending, self._workers, owner=self.owner, within_s=within_s)

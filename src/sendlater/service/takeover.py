@@ -139,10 +139,10 @@ class Takeover(Queries):
                 raise StoreWentBack("it was lost before intake had caught up")
             self._look_after(intake, time.monotonic())
 
-    def _reads(self, *, waits: bool = False) -> bool:
-        """Whether intake reads every inbox, or (as an heir) waits to."""
-        run, tasks = self._workers[-1].run, self.settings.intake_slots
-        return self.pending.reading(run, tasks=tasks, waits=waits)
+    def _reads(self, word: str = "reads") -> bool:
+        """Whether intake reads every inbox, or (as an heir) is `warm`."""
+        run, tasks = self._workers[-1].run, range(self.settings.intake_slots)
+        return self.pending.noted(word, run, tasks=tasks)
 
     def _await_warm(self, stop: threading.Event) -> None:
         """Wait until intake reads and each lane has warmed up.

@@ -17,7 +17,7 @@ spark/journal/rewrite.py).
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice, pairwise
 from typing import Any
@@ -155,10 +155,10 @@ class Pending:
     def _armed_as(self, lane: int, run: int, *, owner: int) -> str:
         return f"{self.space}/{owner}/{lane}/{run}"
 
-    def drain(self, *, owner: int | None) -> None:
-        """Ask this owner's tasks to claim nothing more and end their batches; None: go on."""
+    def drain(self, *, owner: int) -> None:
+        """Ask this owner's tasks to claim nothing more and end their batches."""
         for shard in self.shards:
-            shard.mark("state", {"draining": owner or ""}, word="draining")
+            shard.mark("state", {"draining": owner}, word="draining")
 
     def set_target(self, topic: str, target: Target | None) -> None:
         """Tell the tasks which records a topic takes, or (None) that it takes none."""
@@ -167,9 +167,12 @@ class Pending:
             shard.mark("targets", {topic: told})
 
     def draining(self, *, owner: int) -> bool:
-        """Whether this owner has been asked to stop, or is no longer the owner, nor the next."""
+        """Whether this owner has been asked to stop, or is not the owner, nor the next, nor the
+        last one that goes on for a moment."""
         state, me = self.shards[0].state(), str(owner)
-        return state.get("draining") == me or me not in (state.get("owner"), state.get("heir"))
+        if me in (state.get("draining"), state.get("left")):
+            return True
+        return me not in (state.get("owner"), state.get("heir"), state.get("leaving"))
 
     # --- intake ---------------------------------------------------------------------------------
 
@@ -177,15 +180,15 @@ class Pending:
         """Begin a new run of the intake query; returns its number."""
         return self._begin("intake_run", owner=owner)
 
-    def note_reading(self, run: int, task: int, *, waits: bool = False) -> None:
-        """A task of this run of intake is ready: what it reads from now on is parked at once.
-        `waits`: it is warm, and reads once its service owns the space."""
-        self.shards[0].mark("state", {f"{'warm' if waits else 'reading'}:{task}": run})
+    def note(self, word: str, run: int, *, task: int) -> None:
+        """A task of this run of intake is `reads` (what it reads is parked at once), or, before its
+        service owns the space, `warm`, or has been reading `along`."""
+        self.shards[0].mark("state", {f"{word}:{task}": run})
 
-    def reading(self, run: int, *, tasks: int, waits: bool = False) -> bool:
-        """Whether all tasks of this run of intake are ready, or wait."""
-        state, word = self.shards[0].state(), "warm" if waits else "reading"
-        return all(state.get(f"{word}:{task}") == str(run) for task in range(tasks))
+    def noted(self, word: str, run: int, *, tasks: Iterable[int]) -> bool:
+        """Whether all these tasks are."""
+        state = self.shards[0].state()
+        return all(state.get(f"{word}:{task}") == str(run) for task in tasks)
 
     def _begin(self, what: str, *, owner: int) -> int:
         run = 0

@@ -2,19 +2,22 @@
 
 The heir has a number before it owns anything: it may begin runs and batches under it, but claims
 and writes nothing (see scripts.py). So all its queries run and are warm when it becomes the owner,
-by one script per shard: called by the owner, which has stopped claiming, or by the heir itself when
-nobody holds the lease. What the earlier owner has claimed stays in its batches, and it settles them
-itself; if it dies meanwhile, the new owner does, as after every crash. The batches of two owners
-that follow one another have different lanes, so that neither takes the other's for its own.
+by one script per shard: called by the owner, or by the heir itself when nobody holds the lease.
+
+The first deliveries of a JVM take long, and so does the first reading. So an owner that is alive is
+not cut off: it is `leaving`, goes on claiming until the new one has delivered, and parks until that
+one reads. It settles its batches itself; if it dies meanwhile, the new owner does, as after every
+crash. The batches of two owners that follow one another have different lanes, so that neither takes
+the other's for its own.
 """
 
 import uuid
 
 from sendlater.errors import BadSettings, Fenced, NotSupported
 from sendlater.limits import LANES_MAX
-from sendlater.store.connection import answering
 from sendlater.store.pending import FENCE_ATTEMPTS_MAX, Pending
 from sendlater.store.scripts import script
+from sendlater.store.shard import Shard
 
 LAYOUT = 1
 """The form of what is in the store, and of how it is handed over. A version raises it that writes
@@ -120,10 +123,11 @@ def doubt(pending: Pending) -> None:
     pending.shards[0].mark("state", {"ready": ""})
 
 
-def inherit(pending: Pending, number: int, *, bound_stays: bool) -> bool:
+def inherit(pending: Pending, number: int, *, bound_stays: bool, leaves: bool = False) -> bool:
     """Make the heir the owner of every shard; False if it is the heir no longer.
 
-    `bound_stays`: no server has restarted, so that what may be claimed may still be.
+    `bound_stays`: no server has restarted, so that what may be claimed may still be. `leaves`: the
+    last owner is alive, and goes on until it is dismissed.
     """
     return all(
         script("inherit")(
@@ -131,28 +135,40 @@ def inherit(pending: Pending, number: int, *, bound_stays: bool) -> bool:
             **shard._keys("state", "wake"),
             number=number,
             bound_stays="1" if bound_stays else "",
+            leaves="1" if leaves else "",
         )
         for shard in pending.shards
     )
 
 
-def all_closed(pending: Pending, runs: dict[int, int]) -> bool:
-    """Whether no task works on a batch of these lanes (and their runs): nothing more is claimed.
+def shares(shard: Shard, number: int) -> bool:
+    """Whether this owner or heir does not deliver alone yet: the last one may still claim."""
+    state = shard.state()
+    return state.get("owner") != str(number) or state.get("leaving") != state.get("left")
 
-    A batch that is closed on one shard and unknown on another has a task that is yet to begin.
-    """
-    standing: dict[str, list[bytes]] = {}
+
+def reads_along(pending: Pending) -> bool:
+    """Whether the last owner may still park what it reads."""
+    return any("reading" in shard.state() for shard in pending.shards)
+
+
+def take_reading(pending: Pending) -> None:
+    """From now on the last owner parks nothing: this one reads."""
     for shard in pending.shards:
-        with answering():
-            attempts = pending.client.hgetall(shard.keys["batches"] + "-attempts")
-        for name, stands_at in attempts.items():
-            lane, run = (int(part) for part in name.decode().split(":")[:2])
-            if runs.get(lane) == run:
-                standing.setdefault(name.decode(), []).append(stands_at)
-    return all(
-        len(of_shards) == len(pending.shards) and set(of_shards) == {b"closed"}
-        for of_shards in standing.values()
-    )
+        shard.mark("state", {"reading": ""})
+
+
+def dismiss(pending: Pending) -> None:
+    """The last owner claims nothing more, and settles what it has claimed."""
+    for shard in pending.shards:
+        if leaving := shard.state().get("leaving", ""):
+            shard.mark("state", {"left": leaving, "reading": ""}, word="draining")
+
+
+def may_leave(pending: Pending, owner: int) -> bool:
+    """Whether this last owner has been dismissed, or is not the last one any more."""
+    states, me = [shard.state() for shard in pending.shards], str(owner)
+    return all(state.get("leaving") != me or state.get("left") == me for state in states)
 
 
 def foreign_lanes(pending: Pending, owner: int) -> set[int]:

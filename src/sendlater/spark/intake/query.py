@@ -31,7 +31,7 @@ def start_intake(
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(PASS_BYTES))
     options = {"redis.url": redis_url, "space": settings.space, "shards": str(settings.shards)}
-    options["heir"] = str(owner) if heir else ""
+    options |= {"heir": str(owner) if heir else "", "run": str(run)}
     broker = json.dumps(client_options(settings)) if settings.on_kafka else ""
     records = (
         spark.readStream.format("sendlater")
@@ -49,7 +49,6 @@ def start_intake(
         .queryName("intake")
         .options(**options)
         .option("owner", str(owner))
-        .option("run", str(run))
         .option("journals", ",".join(settings.journals))
         .option("check_targets", str(settings.on_kafka).lower())
         .option("rejected_topic", settings.rejected_topic)

@@ -160,6 +160,7 @@ def test_an_owner_that_lives_goes_on_until_it_is_dismissed(pending: Pending) -> 
     assert succession.inherit(pending, heir, bound_stays=True, leaves=True)
     put(pending, b"a")
     assert mine.ids() == {b"a"}
+    assert not any(succession.shares(shard, mine.owner) for shard in pending.shards)
     put(pending, b"b")
     assert next_one.ids() == {b"b"}
     assert all(succession.shares(shard, heir) for shard in pending.shards)
@@ -192,6 +193,24 @@ def test_who_leaves_parks_until_the_next_one_reads(pending: Pending) -> None:
     with pytest.raises(Fenced):
         shard.park(rows, owner=str(owner), ends=[("in/0", "1", "2")])
     shard.park(rows, owner=str(heir), ends=[("in/0", "1", "2")])
+
+
+def test_who_leaves_only_raises_the_bound(pending: Pending) -> None:
+    owner = pending.fence()
+    pending.set_bound(10, owner=owner)
+    heir, _ = succession.announce(pending)
+    succession.inherit(pending, heir, bound_stays=True, leaves=True)
+
+    def bounds() -> set[str | None]:
+        return {shard.state().get("bound") for shard in pending.shards}
+
+    for bound_ms, stands in ((20, "20"), (15, "20")):
+        pending.set_bound(bound_ms, owner=owner)
+        assert bounds() == {stands}
+    hold(pending, owner=heir)
+    pending.set_bound(30, owner=owner)
+    assert bounds() == {None}
+    assert all("held" in shard.state() for shard in pending.shards)
 
 
 def test_a_hold_and_a_fence_are_for_who_leaves_too(pending: Pending) -> None:

@@ -45,9 +45,8 @@ class HandingOver(Heir):
             ):
                 _log.warning("handed over", to_owner=heir)
                 self._leaving = leaving
-                for part in (self._watermark, self._horizon):
-                    if part is not None:
-                        part.stop()
+                if self._horizon is not None:
+                    self._horizon.stop()
                 if self._lease is not None:
                     self._lease.lapse()
                 return True

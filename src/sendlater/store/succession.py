@@ -143,8 +143,10 @@ def inherit(pending: Pending, number: int, *, bound_stays: bool, leaves: bool = 
 
 def shares(shard: Shard, number: int) -> bool:
     """Whether this owner or heir does not deliver alone yet: the last one may still claim."""
-    state = shard.state()
-    return state.get("owner") != str(number) or state.get("leaving") != state.get("left")
+    state, me = shard.state(), str(number)
+    if state.get("leaving") == me:
+        return False
+    return state.get("owner") != me or state.get("leaving") != state.get("left")
 
 
 def reads_along(pending: Pending) -> bool:

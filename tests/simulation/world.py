@@ -301,8 +301,10 @@ class World:
         if verb in ("lease", "get", "delete") and self.elapsed >= self.lease_until:
             self.real.delete(f"{{{self.space}:0}}:lease")
         if verb == "lease":
-            self.lease_ms = int(args[-1])
-            args = (*args[:-1], 10**10 if self.lease_ms else 0)
+            # The server's clock is not ours: it must not let go.
+            at = LEASE_MS - len(script("lease").args)
+            self.lease_ms = int(args[at])
+            args = (*args[:at], 10**10 if self.lease_ms else 0, *args[at + 1 :])
         self.steps += 1
         answer = method(*args, **named)
         if verb == "lease" and answer:
@@ -350,6 +352,7 @@ class World:
         self.lease_until = self.elapsed + self.lease_ms
 
 
+LEASE_MS = script("lease").args.index("lease_ms")
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
     *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),

@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from sendlater.spark.intake.watermark import TOLD_EVERY_MS
+
 ACKED_BEFORE_MS = 5_000
 """A change that the broker had later than this before the old due time may come too late."""
 IN_FLIGHT_MS = 5_000
 """Without a journal what was claimed at a fault may come twice: lanes x window_ms, and a second."""
+LET_GO_MS = 2_000
+"""What is claimed when deliveries wait for intake no longer arrives so much later, or before the
+log has its line."""
 TOLD_COUNT_MAX = 20
 """Ids whose whole story is told, of each kind of broken promise."""
 AROUND_MS = 5_000
@@ -152,23 +157,31 @@ class Book:
                 found.append(min(appended) - max(newest.due_ms, newest.acked_ms))
         return sorted(found)
 
-    def judge(self, faults: Sequence[Fault], *, journal: bool) -> dict[str, list[str]]:
-        """Ids by the promise that was broken to them; `doubled in flight` is allowed.
+    def judge(
+        self, faults: Sequence[Fault], *, journal: bool, let_go_ms: Sequence[int] = ()
+    ) -> dict[str, list[str]]:
+        """Ids by the promise that was broken to them; `doubled in flight` and `held too long` are
+        allowed.
 
-        With a journal nothing may come twice.
+        With a journal nothing may come twice. `let_go_ms`: when a service told that deliveries wait
+        for intake no longer, because they had waited for hold_ms_max.
         """
         names = ("lost", "early", "wrong version", "fired though cancelled", "doubled")
-        broken: dict[str, list[str]] = {name: [] for name in (*names, "doubled in flight")}
+        allowed_names = ("doubled in flight", "held too long")
+        broken: dict[str, list[str]] = {name: [] for name in (*names, *allowed_names)}
         for name, story in self.stories.items():
             if story.missing():
                 broken["lost"].append(name)
             dues = [version.due_ms or 0 for version in story.versions]
             if any(d.append_ms < dues[d.number] for d in story.deliveries):
                 broken["early"].append(name)
-            older = any(d.number != story.newest.number for d in story.deliveries)
+            older = [d for d in story.deliveries if d.number != story.newest.number]
             if older and not story.excused(margin_ms=self.margin_ms):
                 cancelled = story.newest.due_ms is None
-                broken["fired though cancelled" if cancelled else "wrong version"].append(name)
+                what = "fired though cancelled" if cancelled else "wrong version"
+                if all(let_go(d.append_ms, let_go_ms) for d in older):
+                    what = "held too long"
+                broken[what].append(name)
             if story.doubles():
                 allowed = not journal and in_flight(story, faults)
                 broken["doubled in flight" if allowed else "doubled"].append(name)
@@ -195,6 +208,12 @@ class Book:
                 told = f"fault {fault.kind} until {at(fault.ended_ms)} {fault.told}"
                 events.append((fault.began_ms, told))
         return f"{name}\n" + "\n".join(f"  {at(ms):>8} {told}" for ms, told in sorted(events))
+
+
+def let_go(at_ms: int, let_go_ms: Sequence[int]) -> bool:
+    """Whether deliveries did not wait for intake: a service tells it when that begins, and again
+    each ten seconds."""
+    return any(-LET_GO_MS < at_ms - ms < TOLD_EVERY_MS + LET_GO_MS for ms in let_go_ms)
 
 
 def dues(story: Story) -> list[int]:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Self
@@ -64,6 +65,7 @@ MIXED = (
     *("checkpoint-loss", "second-service"),
 )
 NEEDS_JOURNAL = {"flushall"}
+LET_GO = "deliveries go on although intake has not read the inboxes"
 
 
 def choose(kinds: tuple[str, ...], *, seed: str) -> Iterator[tuple[str, random.Random]]:
@@ -129,6 +131,13 @@ class Installation:
     def service(self) -> ServiceProcess:
         """The one that is active; the other one may stand by, or not be there."""
         return self._services[0]
+
+    def let_go_ms(self) -> list[int]:
+        """When deliveries were told to wait for intake no longer."""
+        lines = [line for one in self._services for line in one.log.read_text().splitlines()]
+        told = [json.loads(line) for line in lines if line.startswith("{") and LET_GO in line]
+        times = [datetime.fromisoformat(one["timestamp"]) for one in told]
+        return [round(at.timestamp() * 1_000) for at in times]
 
     # --- strikes --------------------------------------------------------------------------------
 

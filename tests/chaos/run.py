@@ -151,8 +151,9 @@ class Run:
     def verdict(self, installation: Installation, versions: dict[str, str]) -> int:
         """Tell the result; 1 when a promise is broken."""
         asked, book = self.asked, self.book
-        broken = book.judge(installation.faults, journal=asked.journal)
-        in_flight = broken.pop("doubled in flight")
+        let_go_ms = installation.let_go_ms()
+        broken = book.judge(installation.faults, journal=asked.journal, let_go_ms=let_go_ms)
+        in_flight, held = broken.pop("doubled in flight"), broken.pop("held too long")
         stories = book.stories.values()
         result: dict[str, Any] = {
             "seed": asked.seed,
@@ -168,6 +169,7 @@ class Run:
             "unacked": self.unacked,
             **{name.replace(" ", "_"): len(ids) for name, ids in broken.items()},
             "doubled_in_flight": len(in_flight),
+            "held_too_long": len(held),
             "strangers": len(book.strangers),
             "rejected": len(self.rejected),
             "incidents": installation.incidents,

@@ -80,6 +80,19 @@ def test_an_older_version_that_arrives_is_noticed():
     assert broken(cancelled) == {"fired though cancelled"}
 
 
+def test_what_came_after_the_longest_hold_is_told_apart():
+    """Deliveries wait for a stuck intake, but not longer than hold_ms_max."""
+    book = book_of((0, 20_000), (9_000, None), arrived=[(0, 60_000)])
+    for let_go_ms, names in (
+        ([59_000], {"held too long"}),
+        ([40_000, 49_000], {"held too long"}),
+        ([40_000], {"fired though cancelled"}),
+        ([63_000], {"fired though cancelled"}),
+    ):
+        judged = book.judge((), journal=True, let_go_ms=let_go_ms)
+        assert {name for name, ids in judged.items() if ids} == names
+
+
 @pytest.mark.parametrize(("sent_ms", "acked_after_ms"), [(12_001, 1), (9_000, 6_001)])
 def test_a_change_that_may_have_come_too_late_is_excused(sent_ms, acked_after_ms):
     late = book_of(

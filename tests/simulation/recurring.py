@@ -37,6 +37,13 @@ class Recurring:
         assert at is not None
         return at.due_ms(id)
 
+    def complete(self) -> bool:
+        """Whether all that is planned was delivered: a store that went back may never tell."""
+        arrived, plan = self.arrived(), self.plan
+        if plan.left is not None and len(arrived) >= plan.left:
+            return True
+        return plan.end_ms is not None and not self.grid(max(arrived, default=0), plan.end_ms + 1)
+
     def arrived(self) -> list[int]:
         """Planned times that were delivered."""
         return [at for at, one in self.occurrences.items() if one.arrivals]
@@ -123,7 +130,7 @@ def close_recurring(ledger: "Ledger", version: "Version") -> None:
     owed = ledger.is_owed(version)
     forgets = bool(ledger.losses) and not ledger.settings.journals
     arrived = recurs.arrived()
-    if owed and not recurs.ended:
+    if owed and not recurs.ended and not recurs.complete():
         ledger._break(f"it has not ended: {version.id!r}, {sorted(arrived)}")
     last_ms = max(recurs.occurrences, default=0)
     for planned_ms in recurs.grid(0, last_ms + 1) if owed else recurs.occurrences:

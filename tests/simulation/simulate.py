@@ -288,6 +288,7 @@ class Run:
         known = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up():
             return
+        losses = len(self.ledger.losses)
         found = self.pending.get(id)
         self.ledger.unsure[id] += 1  # until the inbox knows
         change = f"cancel-{id.decode()}-{int(self.world.elapsed)}"
@@ -298,6 +299,7 @@ class Run:
             # As Operations.cancel_many: it comes again, and that is what it ends.
             self.pending.shard_of(id).park([id, "", ""])
             answer = Answer.CANCELLED
+        self._look_for_loss(id, losses)
         if answer is Answer.CANCELLED:
             self._look_for_creator(id)
             if found is not None:  # or it was parked only after this door had looked
@@ -324,6 +326,12 @@ class Run:
                     self.ledger._break(f"a door does not take back {id!r}")
         self.ledger.unsure[id] -= 1
 
+    def _look_for_loss(self, id: bytes, before: int) -> None:
+        """A store that went back after the door had waited for intake, and before it was asked, has
+        changed an older version; it ignores the copy when it reads that behind the newer one."""
+        if len(self.ledger.losses) > before:
+            self.ledger.unsure[id] += 1
+
     def _door_move(self, *, id: bytes, due_in: int, dies: bool, change: str, **_: Any) -> None:
         known = [v for v in self.ledger.by_id[id] if v.place is not None]
         if not self._caught_up():
@@ -331,10 +339,12 @@ class Run:
         found = self.pending.get(id)
         if found is not None and found.plan:
             return
+        losses = len(self.ledger.losses)
         due_ms = self.world.now_ms() + max(0, due_in)
         self.ledger.unsure[id] += 1
         version = self.ledger.write(Version(id, due_ms, None))
         _, after = Admin(self.pending).move(Move(id, due_ms, "", change))
+        self._look_for_loss(id, losses)
         if after is not None:
             self._look_for_creator(id)
             self._latest_ms = max(self._latest_ms, due_ms)

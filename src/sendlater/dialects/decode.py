@@ -16,6 +16,7 @@ from sendlater.dialects.retry import (
     retry_headers,
     retry_planned,
     retry_read,
+    retry_spans,
     retry_text,
 )
 from sendlater.dialects.tags import READ_TAGS, tags_text
@@ -85,7 +86,8 @@ def stages(settings: "Settings") -> list[list[str]]:
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
         _found(settings, is_envelope, copied),
         _timed(),
-        retry_planned(),
+        _spans(),
+        retry_planned(*SPANS_MS[2:]),
         _due(),
         ["*", f"{reason_of(settings)} AS reason"],
         _scheduled(settings),
@@ -155,13 +157,26 @@ def _timed() -> list[str]:
     ]
 
 
+def _spans() -> list[str]:
+    """Durations besides that of `sendlater-delay`; few records have one."""
+    after = f"expiry_name = {sql.text(names.EXPIRES_AFTER)}"
+    texts = ("spread_text", f"CASE WHEN {after} THEN expiry_text END", *retry_spans())
+    has = f"spread_text IS NOT NULL OR {after} OR retry_text IS NOT NULL"
+    return ["*", f"CASE WHEN {has} THEN {sql.durations_ms(texts)} END AS spans_ms"]
+
+
+SPANS_MS = tuple(f"get(spans_ms, {n})" for n in range(5))
+"""Of the spread, the expiry, and what `retry_planned` needs."""
+
+
 def _due() -> list[str]:
     """`due_ms`, and `expires_ms` or `expires_after_ms`, as written; null if it is unreadable, out
     of range if it is too large."""
     due_ms = sql.whole("time_text", DUE_MS_MAX + 1)
     epoch = f"{sql.whole('time_text', EPOCH_SECONDS_MAX)} * 1000"
     at_ms = f"nullif(greatest({sql.instant_ms('time_text')}, -1L), -1L)"
-    moved_ms = sql.share_of(f"({sql.duration_ms('spread_text')})", "id")
+    spread_ms, expires_after_ms, *_ = SPANS_MS
+    moved_ms = sql.share_of(spread_ms, "id")
     expires_ms = sql.whole("expiry_text", DUE_MS_MAX + 1)
     instant_ms = sql.instant_ms("expiry_text")
     return [
@@ -179,8 +194,7 @@ def _due() -> list[str]:
         WHEN {sql.text(names.EXPIRES)} THEN coalesce({expires_ms}, {instant_ms})
         WHEN {sql.text(names.EXPIRY)} THEN {expires_ms}
         WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {instant_ms} END AS expires_ms""",
-        f"""CASE expiry_name WHEN {sql.text(names.EXPIRES_AFTER)}
-        THEN {sql.duration_ms("expiry_text")} END AS expires_after_ms""",
+        f"{expires_after_ms} AS expires_after_ms",
         f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
         "THEN target_partition END AS INT) AS partition_number",
     ]

@@ -59,16 +59,28 @@ def retry_read() -> list[str]:
     ]
 
 
-def retry_planned() -> list[str]:
-    """The stage after it: the id of every record, `retry_attempts` (null: the policy is
-    unreadable) and `retry_whole_ms`, the pause without jitter (null: no attempt is left)."""
-    own_id = "md5(concat(CAST(coalesce(target, '') AS BINARY), X'00', retry_of))"
-    exponential = f"({sql.matches('retry_body', EXPONENTIAL)})"
-    base, most, count = (
-        f"regexp_extract(retry_body, {sql.text(EXPONENTIAL)}, {n})" for n in (1, 2, 3)
+def retry_spans() -> tuple[str, str, str]:
+    """Texts of durations, from columns of `retry_read`: the first and the longest pause of an
+    exponential policy, and the next one of a list."""
+    return (
+        _part(1),
+        _part(2),
+        "trim(get(split(retry_body, ','), retry_attempt - 1))",
     )
-    base_ms, most_ms = sql.duration_ms(base), sql.duration_ms(most)
-    pause = "trim(get(split(retry_body, ','), retry_attempt - 1))"
+
+
+def _part(number: int) -> str:
+    return f"regexp_extract(retry_body, {sql.text(EXPONENTIAL)}, {number})"
+
+
+def retry_planned(base_ms: str, most_ms: str, pause_ms: str) -> list[str]:
+    """The stage after that: the id of every record, `retry_attempts` (null: the policy is
+    unreadable) and `retry_whole_ms`, the pause without jitter (null: no attempt is left).
+
+    It is given the columns with what `retry_spans` mean.
+    """
+    own_id = "md5(concat(CAST(coalesce(target, '') AS BINARY), X'00', retry_of))"
+    exponential, count = f"({sql.matches('retry_body', EXPONENTIAL)})", _part(3)
     doubled = f"({base_ms}) * power(2D, least(retry_attempt - 1, 60))"
     return [
         "* EXCEPT (id)",
@@ -82,7 +94,7 @@ def retry_planned() -> list[str]:
         "END AS retry_attempts",
         f"CASE WHEN retry_text IS NULL THEN NULL WHEN {exponential} "
         f"THEN least({most_ms}, CAST(least({doubled}, {DUE_MS_MAX}D) AS BIGINT)) "
-        f"ELSE {sql.duration_ms(pause)} END AS retry_whole_ms",
+        f"ELSE {pause_ms} END AS retry_whole_ms",
     ]
 
 

@@ -134,7 +134,8 @@ class Installation:
 
     def let_go_ms(self) -> list[int]:
         """When deliveries were told to wait for intake no longer."""
-        lines = [line for one in self._services for line in one.log.read_text().splitlines()]
+        logs = [one.log for one in self._services if one.log.exists()]  # two may never have run
+        lines = [line for log in logs for line in log.read_text().splitlines()]
         told = [json.loads(line) for line in lines if line.startswith("{") and LET_GO in line]
         times = [datetime.fromisoformat(one["timestamp"]) for one in told]
         return [round(at.timestamp() * 1_000) for at in times]

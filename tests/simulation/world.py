@@ -304,9 +304,9 @@ class World:
             del self.lease_until[key]
         if verb == "lease":
             # The server's clock is not ours: it must not let go.
-            at = LEASE_MS - len(script("lease").args)
-            self.lease_ms = int(args[at])
-            args = (*args[:at], 10**10 if self.lease_ms else 0, *args[at + 1 :])
+            self.lease_ms = int(args[LEASE_MS_AT])
+            lasting_ms = 10**10 if self.lease_ms else 0
+            args = (*args[:LEASE_MS_AT], lasting_ms, *args[LEASE_MS_AT + 1 :])
         self.steps += 1
         answer = method(*args, **named)
         if verb == "lease" and answer:
@@ -355,7 +355,8 @@ class World:
             self.lease_until[key.decode()] = self.elapsed + self.lease_ms
 
 
-LEASE_MS = script("lease").args.index("lease_ms")
+LEASE_MS_AT = script("lease").args.index("lease_ms") - len(script("lease").args)
+"""Where a call of the script `lease` has it, from the end."""
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
     *(

@@ -87,7 +87,7 @@ def stages(settings: "Settings") -> list[list[str]]:
         _found(settings, is_envelope, copied),
         _timed(),
         _spans(),
-        retry_planned(*SPANS_MS[2:]),
+        _measured(),
         _due(),
         ["*", f"{reason_of(settings)} AS reason"],
         _scheduled(settings),
@@ -165,18 +165,23 @@ def _spans() -> list[str]:
     return ["*", f"CASE WHEN {has} THEN {sql.durations_ms(texts)} END AS spans_ms"]
 
 
-SPANS_MS = tuple(f"get(spans_ms, {n})" for n in range(5))
-"""Of the spread, the expiry, and what `retry_planned` needs."""
+def _measured() -> list[str]:
+    """The durations of `_spans` by name, and what a retry makes of its own."""
+    spread_ms, expires_after_ms, *of_retry = (f"get(spans_ms, {n})" for n in range(5))
+    return [
+        *retry_planned(*of_retry),
+        f"{spread_ms} AS spread_ms",
+        f"{expires_after_ms} AS expires_after_ms",
+    ]
 
 
 def _due() -> list[str]:
-    """`due_ms`, and `expires_ms` or `expires_after_ms`, as written; null if it is unreadable, out
-    of range if it is too large."""
+    """`due_ms` and `expires_ms`, as written; null if it is unreadable, out of range if it is too
+    large."""
     due_ms = sql.whole("time_text", DUE_MS_MAX + 1)
     epoch = f"{sql.whole('time_text', EPOCH_SECONDS_MAX)} * 1000"
     at_ms = f"nullif(greatest({sql.instant_ms('time_text')}, -1L), -1L)"
-    spread_ms, expires_after_ms, *_ = SPANS_MS
-    moved_ms = sql.share_of(spread_ms, "id")
+    moved_ms = sql.share_of("spread_ms", "id")
     expires_ms = sql.whole("expiry_text", DUE_MS_MAX + 1)
     instant_ms = sql.instant_ms("expiry_text")
     return [
@@ -194,7 +199,6 @@ def _due() -> list[str]:
         WHEN {sql.text(names.EXPIRES)} THEN coalesce({expires_ms}, {instant_ms})
         WHEN {sql.text(names.EXPIRY)} THEN {expires_ms}
         WHEN {sql.text(names.CE_EXPIRYTIME)} THEN {instant_ms} END AS expires_ms""",
-        f"{expires_after_ms} AS expires_after_ms",
         f"try_cast(CASE WHEN {sql.matches('target_partition', '[0-9]{1,10}')} "
         "THEN target_partition END AS INT) AS partition_number",
     ]

@@ -177,7 +177,7 @@ def _condition_detail(settings: "Settings") -> tuple[str, str]:
 def detail_of(settings: "Settings") -> str:
     """A sentence that says what was expected and what was received."""
     time = sql.excerpt("time_text")
-    bad_spread = "spread_text IS NOT NULL AND get(spans_ms, 0) IS NULL"
+    bad_spread = "spread_text IS NOT NULL AND spread_ms IS NULL"
     spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
         **_retry_details(),

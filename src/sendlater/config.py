@@ -24,7 +24,7 @@ from sendlater.config_file import FileSettings, secret_files
 from sendlater.config_secrets import hide_secrets
 from sendlater.config_tables import Inbox, Limit, TopicName
 from sendlater.errors import BadSettings
-from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN, LIMITS_COUNT_MAX
+from sendlater.limits import CLAIM_COUNT_MAX, HORIZON_MS_MIN, LANES_MAX, LIMITS_COUNT_MAX
 
 
 def data_dir() -> Path:
@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     """Partitions of topics we create."""
     shards: int = Field(2, gt=0, le=64)
     """Parts of the pending store; cannot change later. Each lane has a task for each shard."""
-    lanes: int = Field(2, ge=2, le=8)
+    lanes: int = Field(2, ge=2, le=LANES_MAX)
     """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
     """Length of a delivery batch: a shorter one duplicates less after a crash, a longer one costs

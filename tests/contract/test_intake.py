@@ -48,6 +48,9 @@ class Script(PartitionReader):
     def begin(self, starts: Any) -> None:
         self.begun |= starts
 
+    def end(self) -> None:
+        self.begun.clear()
+
     def read(self, *, count_max: int, timeout_s: float) -> Read | None:
         return self.reads.pop(0) if self.reads else None
 

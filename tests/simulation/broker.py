@@ -299,6 +299,10 @@ class PartitionReader:
                 return read
         return None
 
+    def end(self) -> None:
+        """Read nothing any more."""
+        self._at.clear()
+
     def close(self) -> None:
         """Nothing to close."""
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from broker import (
     FLUSH_POLL_MS,
     Broker,
     ConfluentProducer,
+    Entry,
     PartitionReader,
     Producer,
     decoded,
@@ -36,7 +38,7 @@ from sendlater.errors import SendlaterError
 from sendlater.limits import TORN_MS
 from sendlater.model import DUE_MS_MAX
 from sendlater.service import graceful_stop as draining
-from sendlater.service import queries, service, takeover
+from sendlater.service import handing_over, heir, queries, service, takeover
 from sendlater.service import supervision as workers
 from sendlater.spark.delivery import claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
@@ -61,6 +63,7 @@ PLANNING_MS_MAX = 150.0
 """What Spark takes between two batches."""
 STOPPED_LINGER_MS = 2_000.0
 """How long a Python worker may live on whose task was killed."""
+WARM_UP = Entry(b"warm-up", b"{}", [], 0)
 
 
 class Simulation:
@@ -75,20 +78,20 @@ class Simulation:
 
     # --- the service -----------------------------------------------------------------------------
 
-    def serve(self) -> Process:
+    def serve(self, *, take_over: bool = False) -> Process:
         """One more service process; it ends by itself when it is overtaken."""
         process = Process(f"service-{len(self.processes)}")
         process.producer = Producer(self.broker)
         self.processes.append(process)
         self.world.say(f"{process.name} starts")
-        self.world.spawn(f"{process.name}/main", process, partial(self._main, process))
+        self.world.spawn(f"{process.name}/main", process, partial(self._main, process, take_over))
         return process
 
-    def _main(self, process: Process) -> None:
+    def _main(self, process: Process, take_over: bool) -> None:
         process.stop = self.world.threading().Event()
         try:
             one = SimulatedService(self)
-            if one.start(stop=process.stop):
+            if one.start(stop=process.stop, take_over=take_over):
                 one.watch(process.stop)
                 one.stop()
                 # The JVM goes in order: what its producers hold is on its topics.
@@ -157,6 +160,7 @@ class Simulation:
         options = {"redis.url": "", "space": settings.space, "shards": str(settings.shards)}
         options |= {"owner": str(told["owner"]), "run": str(told["run"]), "check_targets": "true"}
         options |= {"journals": ",".join(settings.journals)}
+        options |= {"heir": str(told["owner"]) if told["heir"] else ""}
         query = Query(self, "intake", partial(self._intake, options))
         self.intakes.append(query)
         return query
@@ -172,14 +176,24 @@ class Simulation:
         stands = store.Pending(self.world.client, space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
         task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
-        return sink.ParkWriter(options).write(self._through_spark(task))
+        return sink.ParkWriter(options).write(self._through_spark(task, options))
 
-    def _through_spark(self, task: inbox_source.InboxTask) -> Iterator[Any]:
+    def _through_spark(
+        self, task: inbox_source.InboxTask, options: dict[str, str]
+    ) -> Iterator[Any]:
         world, size = self.world, ROWS_PER_ARROW_BATCH
-        for told in task.chunks():
+        parts: list[Any] = [task.chunks()]
+        if options["heir"]:
+            run = int(options["run"])
+            parts = [task.await_space(int(options["heir"])), task.read_along(run), *parts]
+        for told in chain(*parts):
             if told is inbox_rows.NOTHING:
                 continue
             read, ends = told
+            if read.partitions and read.partitions[0] < 0:
+                world.pause(world.rng.random())
+                yield decoded([("warm-up", read.partitions[0], 0, WARM_UP)], self.settings)
+                continue
             places = zip(read.topics, read.partitions, read.positions, strict=True)
             records: Any = [(t, n, at, self.broker.log(t)[n][at]) for t, n, at in places]
             for first in range(0, len(records), size):
@@ -475,6 +489,8 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         clock,
         service,
         takeover,
+        heir,
+        handing_over,
         workers,
         draining,
         lease,
@@ -487,7 +503,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         inbox_source,
         filling,
     )
-    threaded = (queries, service, takeover, lease, watermark, targets, horizon, workers)
+    threaded = (queries, service, takeover, heir, lease, watermark, targets, horizon, workers)
     client = lambda _url: world.client  # noqa: E731
 
     def task_context() -> Any:
@@ -508,11 +524,11 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
         (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
-        (takeover, "CrashLookup", SimulatedRecovery),
+        *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
         (inbox_rows, "chunk", lambda read, ends: (read, ends)),
-        *((module, "shutil", MagicMock()) for module in (service, takeover)),
+        *((module, "shutil", MagicMock()) for module in (queries, service, takeover)),
     ]
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(

@@ -16,11 +16,13 @@ VERBS = (
     *("claim", "attempt", "close", "tell", "aside", "readmit", "park", "settle"),
     *("release", "settle_some", "begin", "fence", "bound", "mark", "hgetall", "plan", "horizon"),
     *("complete", "remove", "cancel", "move", "expire", "recur", "renew", "reserve", "unlimit"),
+    *("heir", "inherit"),
 )
 FAULTS = (
     *("kill", "freeze", "task-dies", "task-sleeps", "speculate", "answer-lost", "store-away"),
     *("store-goes-back", "store-emptied", "store-full", "second-service", "clock-steps"),
     *("intake-stuck", "stop", "forget", "broker-away", "compact", "overtaken", "power-cut"),
+    "handover",
 )
 SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost", "overtaken")
 """Faults of a single task: many of them fit into a run."""

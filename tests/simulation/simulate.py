@@ -581,6 +581,9 @@ class Run:
         for _ in range(2 if what.facts["another"] else 1):
             self.world.after(0, lambda: self.simulation.serve())
 
+    def _do_handover(self, what: Happening, actor: Actor | None) -> None:
+        self.world.after(0, lambda: self.simulation.serve(take_over=True))
+
     def _do_clock_steps(self, what: Happening, actor: Actor | None) -> None:
         self.world.skew_ms += what.facts["by_ms"]
         if what.facts["by_ms"] < 0:

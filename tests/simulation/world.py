@@ -151,7 +151,8 @@ class World:
         self.watchers: list[Callable[[str, str, tuple[Any, ...], Any], None]] = []
         """Called with 'before' or 'after', the verb, its arguments, and the answer."""
         self.away_until = 0.0
-        self.lease_until = 0.0
+        self.lease_until: dict[str, float] = {}
+        """By key."""
         self.lease_ms = 0
         self._queue: list[tuple[float, int, Any, int]] = []
         self._count = count()
@@ -298,8 +299,9 @@ class World:
         self._tell("before", verb, args, None)
         if self.elapsed < self.away_until:
             raise redis.exceptions.ConnectionError("simulated: away")
-        if verb in ("lease", "get", "delete") and self.elapsed >= self.lease_until:
-            self.real.delete(f"{{{self.space}:0}}:lease")
+        for key in [key for key, until in self.lease_until.items() if self.elapsed >= until]:
+            self.real.delete(key)
+            del self.lease_until[key]
         if verb == "lease":
             # The server's clock is not ours: it must not let go.
             self.lease_ms = int(args[LEASE_MS_AT])
@@ -308,7 +310,7 @@ class World:
         self.steps += 1
         answer = method(*args, **named)
         if verb == "lease" and answer:
-            self.lease_until = self.elapsed + self.lease_ms
+            self.lease_until[args[2]] = self.elapsed + self.lease_ms
         self._tell("after", verb, args, answer)
         return sorted(answer) if command in ("spop", "srandmember") and answer else answer
 
@@ -349,14 +351,27 @@ class World:
                 pipe.restore(key, 0, dumped)
         pipe.script_flush()
         pipe.execute()
-        self.lease_until = self.elapsed + self.lease_ms
+        for key in self.real.keys(f"{{{self.space}:0}}:lease*"):
+            self.lease_until[key.decode()] = self.elapsed + self.lease_ms
 
 
 LEASE_MS_AT = script("lease").args.index("lease_ms") - len(script("lease").args)
 """Where a call of the script `lease` has it, from the end."""
 VERBS = (
     *("aside", "attempt", "begin", "bound", "cancel", "close", "complete", "expire", "fence"),
-    *("find", "horizon", "lease", "mark", "move", "park", "plan", "put", "readmit"),
+    *(
+        "find",
+        "heir",
+        "horizon",
+        "inherit",
+        "lease",
+        "mark",
+        "move",
+        "park",
+        "plan",
+        "put",
+        "readmit",
+    ),
     *("recur", "release", "remove", "renew", "reserve", "settle", "settle_some", "tell", "unlimit"),
 )
 """Scripts that the simulation calls; and `claim`."""

@@ -51,6 +51,9 @@ class Watching(Service):
     def _look_after_store(self, stop: threading.Event) -> None:
         pass
 
+    def _hands_over(self) -> bool:
+        return False
+
 
 def test_intake_does_not_wait_for_what_a_lane_looks_up_before_it_starts() -> None:
     """After an outage that would keep cancellations away from what is delivered then."""

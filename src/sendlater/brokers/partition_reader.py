@@ -55,6 +55,9 @@ class PartitionReader(Protocol):
         Raises BrokerUnavailable without permission to read.
         """
 
+    def end(self) -> None:
+        """Read nothing any more, until it begins again."""
+
     def close(self) -> None:
         """Disconnect."""
 
@@ -120,6 +123,11 @@ class KafkaPartitions:
         if first is None:
             return None
         return _read([first, *self._consumer.consume(count_max - 1, 0)])
+
+    def end(self) -> None:
+        """See PartitionReader."""
+        self._consumer.unassign()
+        self._assigned = False
 
     def close(self) -> None:
         """See PartitionReader."""
@@ -206,6 +214,10 @@ class RedisPartitions:
             headers=[r.headers or None for r in records],
             ends={(r.topic, r.partition): r.position + 1 for r in records},
         )
+
+    def end(self) -> None:
+        """See PartitionReader."""
+        self._after.clear()
 
     def close(self) -> None:
         """See PartitionReader."""

@@ -20,6 +20,7 @@ from sendlater.cli.connection import (
 )
 from sendlater.cli.signals import stop_on_signals
 from sendlater.config import Settings
+from sendlater.errors import NotSupported
 
 
 @app.command
@@ -34,6 +35,7 @@ def serve(
     pending: Literal["redis", "buckets"] | None = None,
     etf1: Annotated[bool, Parameter(negative="")] = False,
     mini: Annotated[bool, Parameter(negative="")] = False,
+    take_over: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run the service until SIGTERM or SIGINT; a second signal ends it at once.
 
@@ -46,6 +48,7 @@ def serve(
         pending: Where schedules wait: in Redis, or (buckets) in Kafka alone.
         etf1: Use the environment of etf1's kafka-message-scheduler, and serve its REST API.
         mini: Serve that REST API only, with three schedules that renew themselves.
+        take_over: Get ready, then ask the active service for the space; it hands over and ends.
     """
     from sendlater.doctor import store_troubles
     from sendlater.local.installation import Installation
@@ -73,20 +76,22 @@ def serve(
                 err.print(told, style="yellow")
         doors.enter_context(_http(settings, installation.redis_url))
         if settings.pending == "buckets":
+            if take_over:
+                raise NotSupported("--take-over: time buckets have no service that stands by")
             service: Service | BucketService = BucketService(settings, installation)
         else:
             service = Service(settings, installation, etf1=os.environ if etf1 else None)
-        _run(service, stop)
+        _run(service, stop, **({"take_over": True} if take_over else {}))
     finally:
         doors.close()
         installation.close()
     return OK
 
 
-def _run(service: Any, stop: threading.Event) -> None:
+def _run(service: Any, stop: threading.Event, **how: bool) -> None:
     """Start the service, run it until `stop`, and stop it gracefully; at once after an error."""
     try:
-        if not service.start(stop=stop, on_standby=_stands_by):
+        if not service.start(stop=stop, on_standby=_stands_by, **how):
             service.close()
             return
         where = service.settings.bootstrap_servers or "topics on Redis"

@@ -22,6 +22,13 @@ def drain(pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: 
     The next start releases what is left. Raises StoreUnavailable, Fenced.
     """
     pending.drain(owner=owner)
+    settle_drained(pending, workers, owner=owner, within_s=within_s)
+
+
+def settle_drained(
+    pending: Pending, workers: Sequence[Worker], *, owner: int, within_s: float
+) -> None:
+    """The same for lanes that have been asked already, or may not claim any more."""
     deadline = time.monotonic() + within_s
     lanes = [w for w in workers if w.lane is not None and w.query is not None]
     while lanes and time.monotonic() < deadline:

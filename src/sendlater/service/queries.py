@@ -1,5 +1,7 @@
 """The queries of a service: how each is started, ended, and started again."""
 
+import os
+import shutil
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -30,9 +32,18 @@ from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import Pending
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import hold
+from sendlater.store.succession import lanes_of
 from sendlater.store.unsettled import goes_to
 
 _log = structlog.get_logger()
+
+
+def forget_dead(directory: Path) -> None:
+    """Remove the checkpoints of processes that are no more: each directory is named by one."""
+    for one in directory.glob("*"):
+        alive = one.name.isdecimal() and Path("/proc", one.name).exists()
+        if not alive or one.name == str(os.getpid()):
+            shutil.rmtree(one, ignore_errors=True)
 
 
 class Queries:
@@ -49,10 +60,13 @@ class Queries:
         self.settings = settings
         self.installation = installation
         self.owner = 0
+        self._is_heir = False
+        """Whether `owner` is the number of the next owner, which another service hands over to."""
         self._spark: SparkSession | None = None
         self._targets: Targets | None = None
         self._workers: list[Worker] = []
-        self._scratch = settings.data_dir / "checkpoints" / settings.space
+        # Two services may share a directory while one hands over to the other.
+        self._scratch = settings.data_dir / "checkpoints" / settings.space / str(os.getpid())
         self._checkpoint = 0
         self._seen: dict[str, int] = {}
         self._inbox_watch: InboxWatch | None = None
@@ -64,6 +78,10 @@ class Queries:
         self._copier: Copier | None = None
         self._lease: Lease | None = None
         self._watermark: Watermark | None = None
+        self._asks = self._asked = self._inherited = False
+        """Whether we ask for the space when warm; have been its heir; have got it so."""
+        self._estate: threading.Event | None = None
+        """Ends the thread that settles what the last owner has left."""
         self._etf1 = etf1
         self._lost = False
         self._lanes_error: Exception | None = None
@@ -77,7 +95,17 @@ class Queries:
         )
         self._sidecars = Sidecars(settings, self.pending, redis_url=installation.redis_url)
 
+    def _become(self, owner: int) -> None:
+        """Take a number, and with it lanes that the owner before it does not have."""
+        self.owner = owner
+        lanes = iter(lanes_of(owner))
+        for worker in self._workers:
+            if worker.lane is not None:
+                worker.lane = next(lanes)
+
     def _end_queries(self) -> None:
+        if self._estate is not None:
+            self._estate.set()
         for part in (self._targets, self._horizon, self._watermark):
             if part is not None:
                 part.stop()
@@ -86,6 +114,12 @@ class Queries:
             if worker.query is not None and worker.query.isActive:
                 worker.query.stop()
             worker.query = None
+
+    def _end_intake(self) -> None:
+        """And copying."""
+        for worker in self._workers:
+            if worker.lane is None and worker.query is not None:
+                worker.query.stop()
 
     def _next_checkpoint(self, name: str) -> Path:
         """Checkpoints are temporary: what must survive is in the store."""
@@ -107,7 +141,14 @@ class Queries:
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner, looked_up=True)
         self._look_for_restart()
         url = self.installation.redis_url
-        lane = Lane.of(settings, redis_url=url, owner=self.owner, lane=worker.lane, run=worker.run)
+        lane = Lane.of(
+            settings,
+            redis_url=url,
+            owner=self.owner,
+            lane=worker.lane,
+            run=worker.run,
+            inherits=self._is_heir,
+        )
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
@@ -135,6 +176,8 @@ class Queries:
             return
         _log.warning("the store was restarted: deliveries wait for intake")
         self.pending.arm(owner=self.owner)
+        if self._is_heir:
+            return  # what the space's owner must do about it, the owner does
         if self._watermark is not None:
             self._watermark.begin_anew(pause_ms=self.settings.recovery_pause_ms)
         hold(self.pending, owner=self.owner)
@@ -145,7 +188,7 @@ class Queries:
         assert spark is not None
         first = not self._workers[-1].run
         self._workers[-1].run = run = self.pending.open_intake(owner=self.owner)
-        if self._inbox_watch is not None:
+        if self._inbox_watch is not None and not self._is_heir:
             self._inbox_watch.begin(owner=self.owner)
         self._seen = self.pending.positions()
         return start_intake(
@@ -156,6 +199,7 @@ class Queries:
             run=run,
             checkpoint=self._next_checkpoint("intake"),
             warm_up=first,
+            heir=self._is_heir,
         )
 
     def _read_again(self) -> None:

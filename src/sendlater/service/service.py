@@ -13,18 +13,20 @@ from sendlater.brokers.own_topics import own_kafka_topics, own_redis_topics
 from sendlater.brokers.redis import RedisBroker, open_topics
 from sendlater.errors import NotSupported
 from sendlater.service.graceful_stop import drain
-from sendlater.service.store_watch import StoreWatch
+from sendlater.service.handing_over import HandingOver
+from sendlater.service.queries import forget_dead
 from sendlater.service.supervision import FIRST_BATCH_S, STORE_WATCH_S, WATCH_S, Worker
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
 from sendlater.spark.warm_up import warm_up, warm_up_producer
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy
+from sendlater.store.succession import HEIR, require_layout
 
 _log = structlog.get_logger()
 
 
-class Service(StoreWatch):
+class Service(HandingOver):
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
 
     def start(
@@ -32,23 +34,23 @@ class Service(StoreWatch):
         *,
         stop: threading.Event | None = None,
         on_standby: Callable[[], None] = lambda: None,
+        take_over: bool = False,
     ) -> bool:
-        """Get ready, wait until no other service is active, take over. Then every query runs and
-        is warm.
+        """Get ready, wait until no other service is active or one hands over, take over. Then every
+        query runs and is warm.
 
-        False if `stop` was set before that; `on_standby` is called if there is a wait.
-        Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already.
+        False if `stop` was set before that; `on_standby` is called if there is a wait. `take_over`:
+        ask the active service for the space as soon as everything is warm.
+        Raises Unavailable when Redis, Kafka or a tool is missing, Fenced when overtaken already,
+        NotSupported if the active service cannot hand over to this version.
         """
         stop = stop or threading.Event()
+        self._asks = take_over
+        self._add_workers()
         if not self._get_ready(stop, on_standby):
             return False
-        for number in range(self.settings.lanes):
-            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
-            worker.start = lambda worker=worker: self._start_lane(worker)  # type: ignore[misc]
-            self._workers.append(worker)
-        if any(inbox.copy_to for inbox in self.settings.inboxes):
-            self._workers.append(Worker("copying", self._start_copying))
-        self._workers.append(Worker("intake", self._start_intake))
+        if self._inherited:
+            return True
         producer = threading.Thread(target=self._warm_up_producer, name="warm-up", daemon=True)
         producer.start()
         if not self._take_over(stop):
@@ -57,6 +59,15 @@ class Service(StoreWatch):
         self._await_warm(stop)
         producer.join(FIRST_BATCH_S)
         return True
+
+    def _add_workers(self) -> None:
+        for number in range(self.settings.lanes):
+            worker = Worker(f"lane-{number}", lambda: None, lane=number)  # type: ignore[arg-type,return-value]
+            worker.start = lambda worker=worker: self._start_lane(worker)  # type: ignore[misc]
+            self._workers.append(worker)
+        if any(inbox.copy_to for inbox in self.settings.inboxes):
+            self._workers.append(Worker("copying", self._start_copying))
+        self._workers.append(Worker("intake", self._start_intake))
 
     def rebuild(self) -> None:
         """Fill the store from its journals and end; nothing is delivered.
@@ -79,6 +90,8 @@ class Service(StoreWatch):
         """Get topics, Spark and the lease; False if `stop` was set before the lease was ours."""
         settings = self.settings
         self.pending.require_layout()
+        require_layout(self.pending)
+        forget_dead(self._scratch.parent)
         if settings.on_kafka:
             self._topics = KafkaTopics(client_options(settings))
             self._inbox_watch = InboxWatch(self._topics, settings, self.pending)
@@ -97,12 +110,28 @@ class Service(StoreWatch):
     def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:
         """Wait for the lease; False if `stop` was set first."""
 
-        def waiting() -> None:
-            self._warm_up()
-            on_standby()
+        told = False
+
+        def tell() -> None:
+            nonlocal told
+            if not told:
+                on_standby()
+            told = True
+
+        def waiting() -> bool:
+            if not told:
+                self._warm_up_producer()
+            self._inherited = self._wait_as_heir(stop, asks=self._asks, on_standby=tell)
+            if not self._inherited and not told:
+                self._warm_up()
+                tell()
+            return self._inherited
 
         self._lease = self._new_lease()
-        return self._lease.wait(stop, by_force=not self.settings.stands_by, waiting=waiting)
+        by_force = not (self._asks or self.settings.stands_by)
+        # An heir that lives delivers sooner than we would.
+        heir = self._new_lease(HEIR).holder
+        return self._lease.wait(stop, by_force=by_force, waiting=waiting, yields=heir)
 
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:
@@ -112,16 +141,18 @@ class Service(StoreWatch):
         if self._topics is not None and self._spark is not None:
             warm_up_producer(self._spark, self.settings)
 
-    def _new_lease(self) -> Lease:
+    def _new_lease(self, key: str = "lease") -> Lease:
         return Lease(
             self.installation.redis_url,
             space=self.settings.space,
+            key=key,
             lease_ms=self.settings.lease_ms,
             works=lambda: None if self._spark is None else require_jvm(self._spark),
         )
 
     def watch(self, stop: threading.Event) -> None:
-        """Keep every query running until `stop` is set. Raises Fenced when overtaken.
+        """Keep every query running until `stop` is set, or the space is handed over. Raises Fenced
+        when overtaken.
 
         A thread looks after the lanes: before one starts again, its deliveries are looked up, which
         may take long. Intake must not wait for that."""
@@ -140,6 +171,8 @@ class Service(StoreWatch):
                 if now_s - store_s >= STORE_WATCH_S:
                     store_s = now_s
                     self._look_after_store(stop)
+                    if self._hands_over():
+                        return
         finally:
             over.set()
             lanes.join()
@@ -157,13 +190,16 @@ class Service(StoreWatch):
             self._lanes_error = error
 
     def stop(self) -> None:
-        """Gracefully: lanes end their batches early; what they claimed is delivered and settled."""
+        """Gracefully: lanes end their batches early; what they claimed is delivered and settled.
+
+        If another service is the heir and warm, it gets the space first."""
         try:
-            for worker in self._workers if self.owner else ():
-                if worker.lane is None and worker.query is not None:
-                    worker.query.stop()
-            self._commit_copies()
-            if self.owner:
+            handed_over = self.owner and (self._leaving is not None or self._hand_over())
+            if handed_over:
+                self._settle_handed_over()
+            elif self.owner:
+                self._end_intake()
+                self._commit_copies()
                 within_s = self.settings.stop_timeout_ms / 1_000
                 drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
         except Exception as error:

@@ -69,10 +69,14 @@ class Worker:
     @property
     def is_warm(self) -> bool:
         """Whether a lane has had its short first batches; others are not asked."""
-        if self.lane is None or not isinstance(self.query, StreamingQuery):
-            return True
-        progress = self.query.lastProgress
-        return progress is not None and progress.batchId + 1 >= WARM_UP_BATCHES
+        lane = self.lane is not None and isinstance(self.query, StreamingQuery)
+        return not lane or self.batches >= WARM_UP_BATCHES
+
+    @property
+    def batches(self) -> int:
+        """How many batches of its query have ended."""
+        progress = self.query.lastProgress if isinstance(self.query, StreamingQuery) else None
+        return 0 if progress is None else progress.batchId + 1
 
     def begin(self) -> None:
         """Start it, for the first time or again."""

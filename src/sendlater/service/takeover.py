@@ -23,6 +23,7 @@ from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
 from sendlater.spark.journal.standing import Ends
 from sendlater.store.rebuild import JournalCopy, hold
+from sendlater.store.succession import tell_layout
 from sendlater.store.waiting import unlimit
 
 _log = structlog.get_logger()
@@ -48,7 +49,8 @@ class Takeover(Queries):
     def _take_over_once(self, stop: threading.Event) -> bool:
         """Before the first delivery, intake reads what was on the journals when this began, and
         what is on the inboxes: there may be a newer version or a cancellation."""
-        self.owner = self.pending.fence(above=self.owner)
+        self._become(self.pending.fence(above=self.owner))
+        tell_layout(self.pending)
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)
         # All start together, as each takes seconds; lanes are held until intake has caught up.
@@ -57,6 +59,12 @@ class Takeover(Queries):
             worker.begin()
         if not self._caught_up(ends, stop):
             return False
+        self._start_horizon()
+        self._watermark = self._new_watermark()
+        self._watermark.start()
+        return True
+
+    def _start_horizon(self) -> None:
         if self._filling is not None and self.settings.horizon_ms is not None:
             assert self._spark is not None
             copy = JournalCopy(self.pending, owner=self.owner)
@@ -64,9 +72,6 @@ class Takeover(Queries):
                 self._spark, self.settings, copy, fill_task=self._filling.fill_task
             )
             self._horizon.start()
-        self._watermark = self._new_watermark()
-        self._watermark.start()
-        return True
 
     def _new_watermark(self) -> Watermark:
         settings, copier, intake = self.settings, self._copier, self._workers[-1]
@@ -99,13 +104,22 @@ class Takeover(Queries):
         if self._topics is None:
             return {}
         assert self._spark is not None
-        self._targets = Targets(self.pending, self._topics, settings, owner=self.owner)
-        self._targets.start()
-        url = self.installation.redis_url
-        self._filling = Filling(
-            self._spark, settings, self.pending, self._topics, redis_url=url, owner=self.owner
-        )
+        self._start_targets()
+        self._filling = self._new_filling()
         return self._filling.fill()
+
+    def _start_targets(self, *, inherited: bool = False) -> None:
+        assert self._topics is not None
+        self._targets = Targets(self.pending, self._topics, self.settings, owner=self.owner)
+        self._targets.start(inherited=inherited)
+
+    def _new_filling(self) -> Filling:
+        assert self._topics is not None
+        assert self._spark is not None
+        url = self.installation.redis_url
+        return Filling(
+            self._spark, self.settings, self.pending, self._topics, redis_url=url, owner=self.owner
+        )
 
     def _caught_up(self, ends: Ends, stop: threading.Event) -> bool:
         """Wait until intake has read up to `ends`; False if `stop` was set first.
@@ -125,9 +139,10 @@ class Takeover(Queries):
                 raise StoreWentBack("it was lost before intake had caught up")
             self._look_after(intake, time.monotonic())
 
-    def _reads(self) -> bool:
-        """Whether intake reads every inbox."""
-        return self.pending.reading(self._workers[-1].run, tasks=self.settings.intake_slots)
+    def _reads(self, word: str = "reads") -> bool:
+        """Whether intake reads every inbox, or (as an heir) is `warm`."""
+        run, tasks = self._workers[-1].run, range(self.settings.intake_slots)
+        return self.pending.noted(word, run, tasks=tasks)
 
     def _await_warm(self, stop: threading.Event) -> None:
         """Wait until intake reads and each lane has warmed up.

@@ -15,6 +15,7 @@ from sendlater.limits import HANDLERS_HEARD_MS
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 
+LEASE = "lease"
 STANDBY_MS = 5_000
 """A service that has not asked for the lease for this long stands by no more."""
 HANDOVERS_MAX = 10
@@ -30,9 +31,10 @@ class Services:
     handovers: list[tuple[int, str]]
 
 
-def lease_keys(space: str) -> dict[str, Any]:
+def lease_keys(space: str, lease: str = LEASE) -> dict[str, Any]:
     """The keys of lua/lease.lua."""
-    return {name: f"{{{space}:0}}:{name}" for name in ("lease", "standby", "handovers")}
+    names = {"lease": lease, "standby": "standby", "handovers": "handovers"}
+    return {name: f"{{{space}:0}}:{key}" for name, key in names.items()}
 
 
 def services(pending: Pending, *, now_ms: int) -> Services:

@@ -11,8 +11,8 @@ import redis
 import structlog
 
 from sendlater.errors import StoreUnavailable
-from sendlater.store.at_work import HANDOVERS_MAX, STANDBY_MS, lease_keys
-from sendlater.store.connection import connect
+from sendlater.store.at_work import HANDOVERS_MAX, LEASE, STANDBY_MS, lease_keys
+from sendlater.store.connection import answering, connect
 from sendlater.store.rebuild import RENEWALS, STANDBY_WATCH_S
 from sendlater.store.scripts import script
 
@@ -31,18 +31,22 @@ class Lease:
         *,
         space: str,
         lease_ms: int,
+        key: str = LEASE,
         holder: str = "",
         works: Callable[[], object] = lambda: None,
     ) -> None:
-        """`works` is called before each renewal. While it hangs or raises, the lease is not
-        renewed, so that another service takes over from one that cannot work any more."""
+        """`key`: which of the space's leases. `works` is called before each renewal. While it hangs
+        or raises, the lease is not renewed, so that another service takes over from one that cannot
+        work any more."""
         # Its own connection: renewing must not wait for other commands.
         self._client: Any = connect(url)
-        self._keys = lease_keys(space)
+        self._keys = lease_keys(space, key)
+        self._noted = key == LEASE
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._lease_ms, self._works = lease_ms, works
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._held = False
 
     def acquire(self, *, by_force: bool = False) -> bool:
         """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
@@ -57,19 +61,35 @@ class Lease:
             self._thread.start()
         return taken
 
-    def wait(self, stop: threading.Event, *, by_force: bool, waiting: Callable[[], None]) -> bool:
+    def wait(
+        self,
+        stop: threading.Event,
+        *,
+        by_force: bool,
+        waiting: Callable[[], bool],
+        yields: Callable[[], object] = lambda: False,
+    ) -> bool:
         """Wait for the lease; False if `stop` was set first.
 
-        `waiting` is called once, after waiting longer than `lease_ms`: another service is alive.
+        `waiting` is called whenever another service has been alive for longer than `lease_ms`; it
+        answers True if it has got the space. While `yields`, a free lease is left to another one,
+        unless it is taken `by_force`.
         """
         waited_s = 0.0
-        while not self.acquire(by_force=by_force):
+        while (not by_force and yields()) or not self.acquire(by_force=by_force):
             if stop.wait(STANDBY_WATCH_S):
                 return False
-            before_s, waited_s = waited_s, waited_s + STANDBY_WATCH_S
-            if before_s <= self._lease_ms / 1_000 < waited_s:
-                waiting()
+            waited_s += STANDBY_WATCH_S
+            if waited_s > self._lease_ms / 1_000:
+                if waiting():
+                    return True
+                waited_s = 0.0
         return True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was ours when it was last renewed."""
+        return self._held
 
     def _renew(self, lease_ms: int | None = None) -> bool:
         got = script("lease")(
@@ -79,9 +99,10 @@ class Lease:
             lease_ms=self._lease_ms if lease_ms is None else lease_ms,
             now_ms=time.time_ns() // 1_000_000,
             standby_ms=STANDBY_MS,
-            handovers_max=HANDOVERS_MAX,
+            handovers_max=HANDOVERS_MAX if self._noted else 0,
         )
-        return bool(got)
+        self._held = bool(got)
+        return self._held
 
     def _keep(self) -> None:
         while not self._stop.wait(self._lease_ms / 1_000 / RENEWALS):
@@ -95,8 +116,14 @@ class Lease:
                 _log.error("the lease is not renewed: this service cannot work", cause=str(error))
 
     def holder(self) -> str:
-        """The holder; empty if there is none."""
-        return (self._client.get(self._keys["lease"]) or b"").decode()
+        """The holder; empty if there is none. Raises StoreUnavailable."""
+        with answering():
+            holder: bytes = self._client.get(self._keys["lease"]) or b""
+        return holder.decode()
+
+    def lapse(self) -> None:
+        """Renew it no more: another service is about to take it."""
+        self._stop.set()
 
     def release(self) -> None:
         """Give the lease back, so that the next service starts at once."""

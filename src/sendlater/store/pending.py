@@ -17,7 +17,7 @@ spark/journal/rewrite.py).
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice, pairwise
 from typing import Any
@@ -83,7 +83,7 @@ class Pending:
         """
         token = uuid.uuid4().hex
         for _ in range(FENCE_ATTEMPTS_MAX):
-            owner = 1 + max(max(self.owners()) or int(time.time()), above)
+            owner = 1 + max(max(self.owners()) or int(time.time()), above, *self.heirs())
             if all(
                 script("fence")(self.client, state=shard.keys["state"], number=owner, token=token)
                 for shard in self.shards
@@ -95,6 +95,11 @@ class Pending:
         """The owner number of each shard; 0 where it knows none. Raises StoreUnavailable."""
         with answering():
             return [int(shard.state().get("owner", 0)) for shard in self.shards]
+
+    def heirs(self) -> list[int]:
+        """The number of each shard's next owner, see store/succession.py; 0 where there is none."""
+        with answering():
+            return [int(shard.state().get("heir", 0)) for shard in self.shards]
 
     def owner(self) -> int:
         """The highest owner number over the shards."""
@@ -162,9 +167,12 @@ class Pending:
             shard.mark("targets", {topic: told})
 
     def draining(self, *, owner: int) -> bool:
-        """Whether this owner has been asked to stop, or is no longer the owner."""
-        state = self.shards[0].state()
-        return state.get("draining") == str(owner) or state.get("owner") != str(owner)
+        """Whether this owner has been asked to stop, or is not the owner, nor the next, nor the
+        last one that goes on for a moment."""
+        state, me = self.shards[0].state(), str(owner)
+        if me in (state.get("draining"), state.get("left")):
+            return True
+        return me not in (state.get("owner"), state.get("heir"), state.get("leaving"))
 
     # --- intake ---------------------------------------------------------------------------------
 
@@ -172,14 +180,15 @@ class Pending:
         """Begin a new run of the intake query; returns its number."""
         return self._begin("intake_run", owner=owner)
 
-    def note_reading(self, run: int, task: int) -> None:
-        """A task of this run of intake is ready: what it reads from now on is parked at once."""
-        self.shards[0].mark("state", {f"reading:{task}": run})
+    def note(self, word: str, run: int, *, task: int) -> None:
+        """A task of this run of intake is `reads` (what it reads is parked at once), or, before its
+        service owns the space, `warm`, or has been reading `along`."""
+        self.shards[0].mark("state", {f"{word}:{task}": run})
 
-    def reading(self, run: int, *, tasks: int) -> bool:
-        """Whether all tasks of this run of intake are ready."""
+    def noted(self, word: str, run: int, *, tasks: Iterable[int]) -> bool:
+        """Whether all these tasks are."""
         state = self.shards[0].state()
-        return all(state.get(f"reading:{task}") == str(run) for task in range(tasks))
+        return all(state.get(f"{word}:{task}") == str(run) for task in tasks)
 
     def _begin(self, what: str, *, owner: int) -> int:
         run = 0

@@ -2,7 +2,8 @@
 
 Code that many scripts need is put in front of them here. A script with a key `state` and an
 argument `owner` is refused unless that is the shard's owner (an empty `owner` is not checked). A
-script whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
+script whose header says `also: heir leaving` is not refused for whom these fields of `state` name.
+One whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
 `uses: packed` or `uses: waiting` it has what is in that file of lua/parts. Each knows LIMITED: what
 waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
@@ -20,11 +21,11 @@ from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
 from sendlater.model import PAUSED_MS
 from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
-_HEADER = re.compile(r"^-- (keys|args|full|uses): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (keys|args|full|uses|also): (.+)$", re.MULTILINE)
 _OWNED = (
-    "local of_shard = redis.call('HMGET', state, 'owner', 'tagged'); "
+    "local of_shard = redis.call('HMGET', state, 'owner', 'tagged'%s); "
     "local standing_owner, has_tags = of_shard[1] or '0', of_shard[2]; "
-    "if owner ~= '' and owner ~= standing_owner then return redis.error_reply("
+    "if owner ~= '' and owner ~= standing_owner%s then return redis.error_reply("
     "(tonumber(owner) > tonumber(standing_owner) and 'BEHIND' or 'FENCED') .. "
     "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
 )
@@ -96,7 +97,10 @@ class Script:
         if "holds" in uses:
             lines.append(_HOLDS)
         if "state" in self.keys and "owner" in self.args:
-            lines.append(_OWNED)
+            also = declared.get("also", "").split()
+            fields = "".join(f", '{field}'" for field in also)
+            others = "".join(f" and owner ~= of_shard[{i}]" for i in range(3, 3 + len(also)))
+            lines.append(_OWNED % (fields, others))
         elif "tags" in uses:  # without `state` it only moves what has been indexed
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:

@@ -58,6 +58,7 @@ class Claim:
     draining: bool = False
     held: bool = False
     """Something is due, but waits until intake has read what is on the inboxes."""
+    heir: bool = False  # the space is still another's
     waited_ms: dict[bytes, int] = field(default_factory=dict)
     """How long rows have waited for the limit of their topic."""
     waiting: list[tuple[bytes, int, int | None]] = field(default_factory=list)
@@ -178,13 +179,12 @@ class Shard:
             bytes_max=bytes_max,
             rest=[*limits],
         )
-        if got in (b"draining", b"held"):
-            return Claim([], [], draining=got == b"draining", held=got == b"held")
+        if got in (answers := (b"draining", b"held", b"heir")):
+            return Claim([], [], None, *(got == one for one in answers))
         rows = got if isinstance(got, list) else [got]
         waited, waiting = rows.pop() if isinstance(rows[-1], list) else ((), ())
         next_due = rows.pop()
-        next_due_ms = int(float(next_due)) if next_due else None
-        claim = Claim(rows[::2], rows[1::2], next_due_ms=next_due_ms)
+        claim = Claim(rows[::2], rows[1::2], int(float(next_due)) if next_due else None)
         if waiting:
             claim.waited_ms.update(zip(waited[::2], waited[1::2], strict=True))
             nexts = (int(at) if at else None for at in waiting[2::3])

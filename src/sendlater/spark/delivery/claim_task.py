@@ -21,6 +21,7 @@ from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
 from sendlater.store.recurring import renew
+from sendlater.store.succession import shares
 from sendlater.store.waiting import Waiting, rates_of
 from sendlater.store.wakeup import Wake
 
@@ -33,6 +34,9 @@ SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
 TARGETS_REFRESH_MS = 500
 """How long a task uses its copy of the known target topics."""
+TRIAL_COUNT, TRIAL_PAUSE_MS = 3, 50
+"""What is claimed, and how often, while the last owner still delivers: the first deliveries of a
+JVM take long, so they are few."""
 HELD_PAUSE_MS = 20
 """Pause before a task tries again to claim what waits for intake."""
 
@@ -56,6 +60,7 @@ class ShardTask:
         self.spans = spans_of("deliver", clock)
         rates = rates_of(lane.limits)
         self.waiting = Waiting(shard, rates, owner=lane.owner, shards=lane.shards)
+        self.on_trial = lane.inherits
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -80,11 +85,12 @@ class ShardTask:
         while count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
             now_ms = self.clock.now_ms()
             ending = now_ms >= self.end_ms or self.clock.elapsed_ms() >= self.ends_at
+            self.on_trial = self.on_trial and shares(self.shard, self.lane.owner)
             got = self.shard.claim(
                 self.batch,
                 owner=self.lane.owner,
                 now_ms=min(now_ms, self.end_ms),
-                count_max=self.lane.claim_count,
+                count_max=TRIAL_COUNT if self.on_trial else self.lane.claim_count,
                 attempt=self.attempt,
                 limits=self.waiting.given(),
             )
@@ -96,7 +102,9 @@ class ShardTask:
                 count += len(got.ids)
                 size += sum(map(len, got.packed))
                 yield from self._arrow(got)
-                if len(got.ids) < self.lane.claim_count // 4 and not reserved:
+                if self.on_trial:
+                    time.sleep(TRIAL_PAUSE_MS / 1000)
+                elif len(got.ids) < self.lane.claim_count // 4 and not reserved:
                     time.sleep(self._pause_ms(now_ms) / 1000)
                     now_ms = self.clock.now_ms()
                     if next_ms is None or next_ms > now_ms:
@@ -105,6 +113,10 @@ class ShardTask:
                 continue
             elif ending:
                 return
+            elif got.heir:
+                # The wake that comes with the space must be answered at once, others now and then.
+                time.sleep(HELD_PAUSE_MS / 1000)
+                self.wake.wait(min(max(self.end_ms - now_ms, SPIN_MS), WAIT_MS_MAX))
             elif got.held:
                 self.wake.wait(HELD_PAUSE_MS)
             else:

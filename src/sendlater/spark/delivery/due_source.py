@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
+from sendlater.limits import LANES_MAX
 from sendlater.store import Batch, Pending, Shard
 from sendlater.store.connection import connect
 
@@ -59,7 +60,11 @@ class DueReader(DataSourceStreamReader):
         if number <= WARM_UP_BATCHES:
             window_ms = length_ms = WARM_UP_WINDOW_MS
         end_ms = batch_end_ms(
-            now_ms, lane=lane.lane, lanes=lane.lanes, window_ms=window_ms, length_ms=length_ms
+            now_ms,
+            lane=lane.lane % LANES_MAX,
+            lanes=lane.lanes,
+            window_ms=window_ms,
+            length_ms=length_ms,
         )
         return {"batch": number, "end_ms": end_ms}
 

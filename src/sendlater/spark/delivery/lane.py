@@ -44,9 +44,20 @@ class Lane:
     history_topic: str = ""
     limits: str = ""
     """See `rates_text`."""
+    inherits: bool = False
+    """Whether another owner may deliver beside this lane for a while."""
 
     @classmethod
-    def of(cls, settings: "Settings", *, redis_url: str, owner: int, lane: int, run: int) -> "Lane":
+    def of(
+        cls,
+        settings: "Settings",
+        *,
+        redis_url: str,
+        owner: int,
+        lane: int,
+        run: int,
+        inherits: bool = False,
+    ) -> "Lane":
         """A lane of an installation."""
         same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
         more = ("poll_ms", "standby_poll_ms", "claim_count")
@@ -60,6 +71,7 @@ class Lane:
             journals=",".join(settings.journals),
             history_topic=settings.history_topic,
             limits=rates_text(settings.limits),
+            inherits=inherits,
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
 
@@ -79,6 +91,7 @@ class Lane:
             journals=options.get("journals", ""),
             history_topic=options.get("history_topic", ""),
             limits=options.get("limits", ""),
+            inherits=options.get("inherits", "false") == "true",
             **{name: int(options[name]) for name in numbers},
         )
 
@@ -88,6 +101,7 @@ class Lane:
         return options | {
             "redis.url": self.redis_url,
             "check_targets": str(self.check_targets).lower(),
+            "inherits": str(self.inherits).lower(),
         }
 
 

@@ -93,12 +93,17 @@ class Targets:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, inherited: bool = False) -> None:
         """Look up our own topics, then keep going until `stop`.
 
+        `inherited`: the last owner's answers are used until the first round has asked for new ones.
         Raises BadSettings if the history topic or a journal takes nothing from us.
         """
-        self._forget()
+        if inherited:
+            known = self._pending.shards[0].targets()
+            self._answers = {topic.decode(): (known[topic], 0) for topic in known}
+        else:
+            self._forget()
         for topic in self._own:
             answer = self._answer(topic)
             if isinstance(answer, Reason) and topic != self._settings.rejected_topic:

@@ -26,9 +26,10 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
-from sendlater.spark.intake.park_sink import WARM_UP
+from sendlater.spark.intake.park_sink import ALONG, WARM_UP
 from sendlater.store import Pending
 from sendlater.store.connection import connect
+from sendlater.store.succession import reads_along, take_reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,12 @@ GATHER_MS = 15
 """Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
 WAIT_MS_MAX = 1_000
 """Longest wait for a record before the task looks at the store and at its partitions again."""
+AWAIT_MS = 20
+"""Shortest time between two looks at whether the space is ours."""
+ALONG_MS_MAX, ALONG_WAIT_MS = 5_000, 100
+"""Longest time for which records are read along with the last owner, and longest wait for one."""
+ALONG_CHUNKS = 20
+"""So many of them, if there are, must have passed the sink before this task reads for itself."""
 CHECK_MS = 2_000
 """Pause between two looks at how far the store is."""
 UNPARKED_MS_MAX = 15_000
@@ -68,8 +75,9 @@ class InboxSource(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, warm_up
-        (true or false), and broker.url: Kafka client options as JSON, empty for topics on Redis.
-        Spark hides options with `url` in their name in its plans."""
+        (true or false), run, heir (an owner number: nothing is read before it owns the space), and
+        broker.url: Kafka client options as JSON, empty for topics on Redis. Spark hides options
+        with `url` in their name in its plans."""
         self._options = dict(options.items())
 
     def initialOffset(self) -> dict[str, int]:
@@ -100,6 +108,9 @@ class InboxSource(DataSourceStreamReader):
             task = InboxTask(reader, pending, partition, SystemClock())
             if options["warm_up"] == "true":
                 yield from task.warm_up()
+            if heir := int(options.get("heir") or 0):
+                yield from task.await_space(heir)
+                yield from task.read_along(int(options["run"]))
             yield from task.chunks()
         finally:
             reader.close()
@@ -150,14 +161,49 @@ class InboxTask:
 
     def warm_up(self) -> "Iterator[pa.RecordBatch]":
         """Records of every topic and dialect, which the sink throws away."""
-        both = (*warm_up_records(self._clock.now_ms()),) * WARM_UP_RECORDS
         topics = sorted({topic for topic, _ in self._reader.places()})
         for topic in topics * (WARM_UP_CHUNKS // max(1, len(topics))):
-            keys, values, headers = (list(column) for column in zip(*both, strict=True))
-            read = Read(keys=keys, values=values, headers=headers)
-            read.topics, read.partitions = [topic] * len(both), [WARM_UP] * len(both)
-            read.positions = read.timestamps_ms = [0] * len(both)
-            yield from self._rows(read, {})
+            yield from self._rows(self._made_up(topic, WARM_UP, WARM_UP_RECORDS), {})
+
+    def _made_up(self, topic: str, partition: int, times: int) -> Read:
+        both = (*warm_up_records(self._clock.now_ms()),) * times
+        keys, values, headers = (list(column) for column in zip(*both, strict=True))
+        read = Read(keys=keys, values=values, headers=headers)
+        read.topics, read.partitions = [topic] * len(both), [partition] * len(both)
+        read.positions = read.timestamps_ms = [0] * len(both)
+        return read
+
+    def await_space(self, owner: int) -> "Iterator[pa.RecordBatch]":
+        """Wait until this owner owns every shard; the sink learns that the task is warm."""
+        yield from self._rows(Read(), {})
+        # It is woken with the space, and whenever something earlier is parked.
+        wake = self._pending.shards[-1].wake()
+        try:
+            while any(one < owner for one in self._pending.owners()):
+                time.sleep(AWAIT_MS / 1_000)
+                wake.wait(WAIT_MS_MAX)
+        finally:
+            wake.close()
+
+    def read_along(self, run: int) -> "Iterator[pa.RecordBatch]":
+        """While the last owner still parks, read the same records, which the sink throws away: the
+        first ones take long. Then take the reading over."""
+        until_ms, chunks = self._clock.elapsed_ms() + ALONG_MS_MAX, 0
+        positions, tasks = self._pending.positions(), [self._share.task]
+        places = [place for place in self._reader.places() if self._share.has(place)]
+        self._reader.begin({(t, n): positions.get(f"{t}/{n}", 0) for t, n in places})
+        while reads_along(self._pending) and self._clock.elapsed_ms() < until_ms:
+            read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=ALONG_WAIT_MS / 1_000)
+            if places and chunks == ALONG_CHUNKS:
+                yield from self._rows(self._made_up(places[0][0], ALONG, 1), {})
+            elif read is not None and read.positions:
+                read.partitions = [WARM_UP] * len(read.positions)
+                yield from self._rows(read, {})
+            chunks += 1
+            if not places or self._pending.noted("along", run, tasks=tasks):
+                break
+        self._reader.end()
+        take_reading(self._pending)
 
     def _begin(self) -> "Iterator[pa.RecordBatch]":
         """Begin with partitions that are new; the sink learns where reading begins."""

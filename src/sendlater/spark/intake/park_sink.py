@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 WAITED = "waited "
 """Beginning of the `change` of a tombstone about what waited under another id, which follows; of an
 occurrence that was delivered only what its id has behind that of its schedule, @PLANNED."""
-WARM_UP = -1
-"""Partition of rows that only warm up what they pass."""
+WARM_UP, ALONG = -1, -2
+"""Partitions of rows that only warm up what they pass; the second tells that it got so far."""
 TARGETS_REFRESH_MS = 2_000
 """How long a task uses its copy of the known target topics."""
 
@@ -41,6 +41,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         self.space = options["space"]
         self.shards, self.owner, self.run = (int(options[n]) for n in ("shards", "owner", "run"))
         self.check_targets = options.get("check_targets", "false") == "true"
+        self.heir = bool(options.get("heir", ""))
         self.journals = frozenset(filter(None, options.get("journals", "").split(",")))
         self.plans = PlanReader(
             options.get("rejected_topic", "rejected"),
@@ -56,13 +57,16 @@ class ParkWriter(DataSourceStreamArrowWriter):
         try:
             task = ParkTask(pending, self.owner, self.check_targets, self.journals)
             task.plans = self.plans
-            ready = False
+            # The first chunk after the warm-up has no records: it tells where reading begins.
+            # Before it comes an empty one, if the space is still another's.
+            words = ["warm", "reads"] if self.heir else ["reads"]
             for batch in iterator:
                 task.park(batch)
-                # The first chunk after the warm-up has no records: it tells where reading begins.
-                if not ready and WARM_UP not in batch["origin_partition"].to_pylist():
-                    ready = True
-                    pending.note_reading(self.run, context.partitionId())
+                known = set(batch["origin_partition"].to_pylist()) if words else set()
+                if ALONG in known:
+                    pending.note("along", self.run, task=context.partitionId())
+                elif words and WARM_UP not in known:
+                    pending.note(words.pop(0), self.run, task=context.partitionId())
             return WriterCommitMessage()
         finally:
             pending.client.close()
@@ -113,7 +117,7 @@ class ParkTask:
         """Gather one Arrow batch; write calls that are full, and everything at a marker."""
         columns = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
         ids, due, *fields, shards, changes = columns
-        if WARM_UP not in fields[10]:
+        if WARM_UP not in fields[10] and ALONG not in fields[10]:
             self._want(fields[0])
         if self.spans:
             pairs = ([(h["key"], h["value"]) for h in row or ()] for row in fields[4])
@@ -176,7 +180,7 @@ class ParkTask:
             return
         plan = ""
         waited: tuple[bytes, ...] = ()
-        if change is not None and change.startswith(RECURS) and from_partition != WARM_UP:
+        if change is not None and change.startswith(RECURS) and from_partition >= 0:
             schedule_id, due_ms, change, row, plan, waited = self.plans.read(
                 schedule_id, change, row
             )
@@ -185,7 +189,7 @@ class ParkTask:
         # A cancellation of only one version has that version as its value.
         stored = of_version(row, change) if plan else row
         packed = (value or "") if due_ms is None else pack_columns(stored, plan)
-        if from_partition == WARM_UP:
+        if from_partition < 0:
             return
         version: Any = packed
         if due_ms is None and change is not None and change.startswith(WAITED):

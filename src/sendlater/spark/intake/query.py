@@ -21,14 +21,17 @@ def start_intake(
     run: int,
     checkpoint: Path,
     warm_up: bool,
+    heir: bool = False,
 ) -> StreamingQuery:
     """Read all inboxes from the store's positions, decode every record and park it.
 
-    `warm_up`: this JVM has not done so before.
+    `warm_up`: this JVM has not done so before. `heir`: nothing is read before `owner` owns the
+    space.
     """
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(PASS_BYTES))
     options = {"redis.url": redis_url, "space": settings.space, "shards": str(settings.shards)}
+    options |= {"heir": str(owner) if heir else "", "run": str(run)}
     broker = json.dumps(client_options(settings)) if settings.on_kafka else ""
     records = (
         spark.readStream.format("sendlater")
@@ -46,7 +49,6 @@ def start_intake(
         .queryName("intake")
         .options(**options)
         .option("owner", str(owner))
-        .option("run", str(run))
         .option("journals", ",".join(settings.journals))
         .option("check_targets", str(settings.on_kafka).lower())
         .option("rejected_topic", settings.rejected_topic)

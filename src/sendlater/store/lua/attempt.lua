@@ -3,6 +3,7 @@
 -- keys: state batches batch
 -- args: owner lane run name number:number attempt
 -- full: goes on
+-- also: heir leaving
 -- returns: 'new', 'open' (it holds rows of an earlier attempt) or 'closed' (and takes no more)
 --
 -- Spark may run a task again while the first try is still alive. What an earlier attempt has claimed

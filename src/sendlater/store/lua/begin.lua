@@ -3,6 +3,7 @@
 -- keys: state batches
 -- args: owner what at_least:number
 -- full: goes on
+-- also: heir
 -- returns: the run's number, at_least or more
 --
 -- Called on every shard, then again with the highest answer, so that all shards agree. Attempts of

@@ -6,11 +6,13 @@
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
 --       caller; from_ms and count are tokens reserved since the last call (see reserve)
 -- full: goes on
+-- also: heir leaving
 -- returns: {id, packed, id, packed, ..., next}, where packed is a msgpack uint64 due_ms and the record,
 --          and next is the due_ms of what is pending now ('' when nothing is);
 --          or, when nothing is due, the next due_ms as a string ('' when nothing is pending);
 --          or 'held' when what is due must wait until intake has read the inboxes (see bound);
---          or 'draining' when this owner has been asked to stop.
+--          or 'heir' when the caller is not yet the owner, but the next one;
+--          or 'draining' when this owner has been asked to stop, or has handed over and may go.
 --          With limits, if anything waits for one, there is one element more: {{id, waited_ms, ...} of rows
 --          that have waited, {topic, how many wait, when the next token counts ('': none left), ...}}
 --
@@ -22,7 +24,7 @@
 -- attempt that another one has followed, and for every caller once the batch is closed or settled.
 -- Removes before it writes: at its memory limit Redis lets a script begin only with what frees memory.
 
-local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound')
+local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left')
 if standing[1] ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
 end
@@ -33,10 +35,13 @@ end
 if (redis.call('HGET', batches .. '-attempts', name) or '') ~= attempt then
     return redis.error_reply('ENDED batch ' .. name .. ' is closed, or another attempt works on it')
 end
-if standing[3] == owner then
+if owner ~= standing_owner and owner == standing[6] then
+    return 'heir'
+end
+if standing[3] == owner or standing[7] == owner then
     return 'draining'
 end
-if standing[4] == owner then
+if standing[4] == standing_owner then
     return 'held'
 end
 local until_ms = math.min(now_ms, tonumber(standing[5] or '') or math.huge)
@@ -90,7 +95,7 @@ for first = 1, #ids, 2 * step do
     end
 end
 local told = {{}, {}}
-if waits then
+if waits and owner == standing_owner then
     local room = math.max(count_max - #names, 100)
     local function take_waiting(id, due_ms, packed, waited_ms)
         take(id, due_ms, packed)

@@ -3,6 +3,7 @@
 -- keys: state batches
 -- args: owner name attempt
 -- full: goes on
+-- also: heir leaving
 -- returns: 1
 --
 -- Refused (ENDED) if another attempt is at work. So every attempt whose output Spark may take has

@@ -5,6 +5,7 @@
 -- uses: tags
 -- rest: id, id of the schedule instead ('': none), its due_ms, its record, id, ...
 -- full: goes on
+-- also: leaving
 -- returns: how many rows had expired
 --
 -- A row whose id was written again or cancelled since the claim (see park) is only removed. What is

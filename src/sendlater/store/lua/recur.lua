@@ -6,6 +6,7 @@
 -- rest: id, id of the occurrence ('': none), the occurrence with its due_ms, next due_ms ('': it does
 --       not come again), its record then; id, ...
 -- full: goes on
+-- also: leaving
 -- returns: for each id 1, or 0 if it was not in the batch, written again or cancelled since
 --
 -- A row whose id was written again or cancelled since the claim (see park) is only removed. Before

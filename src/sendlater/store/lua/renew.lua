@@ -5,6 +5,7 @@
 -- uses: tags
 -- rest: id, id, ...
 -- full: goes on
+-- also: leaving
 -- returns: 1
 --
 -- Not sooner: the next occurrence, claimed by another lane, could overtake this one. On a journal the

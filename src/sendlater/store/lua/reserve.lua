@@ -3,6 +3,7 @@
 -- keys: state limits
 -- args: owner topic now_ms:number interval_ms:number burst:number ahead_ms:number chunk_ms:number wanted:number
 -- full: goes on
+-- also: leaving
 -- returns: {from_ms, count}: so many tokens, one per interval, the first at from_ms; when count is 0,
 --          ask again then
 --
@@ -10,8 +11,12 @@
 -- asks first, and is gone if that one dies. Reserving reaches ahead_ms into the future, so that shards
 -- take turns: who holds tokens does not ask for more.
 -- A topic that is new here, or new to this owner, begins without a burst: what was delivered a moment
--- ago is not known. What an older owner had reserved and not used counts no more.
+-- ago is not known. What an older owner had reserved and not used counts no more: one that is leaving
+-- gets none, and leaves what is limited to the next.
 
+if owner ~= standing_owner then
+    return {string.format('%.6f', now_ms + 1000), 0}
+end
 local now_at = string.format('%.6f', now_ms)
 local of, stands = string.match(redis.call('HGET', limits .. '-from', topic) or '0 ' .. now_at, '^(%S*) (%S+)$')
 local from_ms = tonumber(stands)

@@ -1,0 +1,96 @@
+"""Two services, a steady load, and the space goes from one to the other: the ledger balances.
+
+How long deliveries pause is told, not judged: this machine may be busy.
+"""
+
+import subprocess
+
+import pytest
+import redis
+from handovers import Load, longest_gap_ms, more, relay, say
+from ledger import Reader
+from servers import COMMAND, cli, wait_until
+
+READY = "is ready"
+RATE = 100
+AROUND = 3 * RATE
+"""So many arrive before and after a handover."""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def space_of(kafka, redis_url, tmp_path, record_property):
+    """A relay of services and a reader of what they deliver; at its end the ledger must balance."""
+    with relay(kafka, redis_url, tmp_path) as one, Reader(kafka, one.target) as reader:
+        yield one, reader
+        wait_until(lambda: not one.ledger.missing(reader), "all have arrived", timeout_s=120)
+        assert not one.ledger.doubled(reader)
+        assert not one.ledger.early(reader)
+        gap_ms = longest_gap_ms(reader)
+        record_property("longest_gap_ms", gap_ms)
+        say(f"longest gap between deliveries: {gap_ms} ms")
+
+
+def has_ended(service):
+    assert service.wait() == 0, service.said()
+    assert '"event": "handed over"' in service.said()
+
+
+def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> None:
+    one, reader = space_of
+    first = one.another(until=READY)
+    second = one.another()
+    with Load(one.ledger, rate=RATE):
+        more(reader, AROUND)
+        assert first.stop() == 0
+        has_ended(first)
+        wait_until(lambda: READY in second.said(), "the second has it", timeout_s=30)
+        third = one.another()
+        # A third one asks for it by the command, which waits.
+        told = cli(third, "promote")
+        assert told.returncode == 0, told.stderr
+        has_ended(second)
+        wait_until(lambda: READY in third.said(), "the third has it", timeout_s=30)
+        more(reader, AROUND)
+
+
+def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
+    """Also instead of one that only stands by, which goes on standing by."""
+    one, reader = space_of
+    first = one.another(until=READY)
+    waits = one.another()
+    with Load(one.ledger, rate=RATE):
+        second = one.another("--take-over", until=READY)
+        has_ended(first)
+        assert waits.running
+        wait_until(lambda: len(waits.said().split("stands by")) > 1, "it stands by", timeout_s=30)
+        assert cli(waits, "stats").returncode == 0
+        more(reader, AROUND)
+    assert second.running
+
+
+def test_nobody_is_there_to_hand_over_to(space_of) -> None:
+    one, _ = space_of
+    only = one.another(until=READY)
+    told = cli(only, "promote")
+    assert told.returncode == 5
+    assert b"no service stands by" in told.stderr
+
+
+def test_a_service_without_layout_cannot_be_followed(kafka, redis_url, tmp_path) -> None:
+    """One that is older than handovers; it is told apart by what it does not write."""
+    with relay(kafka, redis_url, tmp_path) as one:
+        first = one.another(until=READY)
+        space = first.environment["SENDLATER_SPACE"]
+        redis.Redis.from_url(redis_url).hdel(f"{{{space}:0}}:state", "layout")
+        told = subprocess.run(
+            [COMMAND, "serve", "--take-over"],
+            env=first.environment,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert told.returncode == 2, told.stderr
+        assert b"cannot hand over to this version" in told.stderr
+        assert first.running

@@ -70,27 +70,30 @@ def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
     assert second.running
 
 
-def test_nobody_is_there_to_hand_over_to(space_of) -> None:
-    one, _ = space_of
-    only = one.another(until=READY)
+@pytest.fixture(scope="module")
+def only(kafka, redis_url, tmp_path_factory):
+    """A service without another one on its space."""
+    with relay(kafka, redis_url, tmp_path_factory.mktemp("only")) as one:
+        yield one.another(until=READY)
+
+
+def test_nobody_is_there_to_hand_over_to(only) -> None:
     told = cli(only, "promote")
     assert told.returncode == 5
     assert b"no service stands by" in told.stderr
 
 
-def test_a_service_without_layout_cannot_be_followed(kafka, redis_url, tmp_path) -> None:
+def test_a_service_without_layout_cannot_be_followed(only, redis_url) -> None:
     """One that is older than handovers; it is told apart by what it does not write."""
-    with relay(kafka, redis_url, tmp_path) as one:
-        first = one.another(until=READY)
-        space = first.environment["SENDLATER_SPACE"]
-        redis.Redis.from_url(redis_url).hdel(f"{{{space}:0}}:state", "layout")
-        told = subprocess.run(
-            [COMMAND, "serve", "--take-over"],
-            env=first.environment,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        assert told.returncode == 2, told.stderr
-        assert b"cannot hand over to this version" in told.stderr
-        assert first.running
+    space = only.environment["SENDLATER_SPACE"]
+    redis.Redis.from_url(redis_url).hdel(f"{{{space}:0}}:state", "layout")
+    told = subprocess.run(
+        [COMMAND, "serve", "--take-over"],
+        env=only.environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert told.returncode == 2, told.stderr
+    assert b"cannot hand over to this version" in told.stderr
+    assert only.running

@@ -44,6 +44,7 @@ def claimed(redis_url, space):
     return {name.decode() for batch in batches for name in client.hkeys(batch)}
 
 
+@pytest.mark.skipif(not FULL_SIZE, reason="FULL_SIZE=1; test_journal_plug has a kill of this kind")
 def test_one_that_stands_by_goes_on_where_the_active_one_was_killed(space_of, redis_url) -> None:
     one, reader = space_of
     active, unsettled = one.another(until=READY), set()

@@ -37,7 +37,8 @@ def has_ended(service):
     assert '"event": "handed over"' in service.said()
 
 
-def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> None:
+def test_a_space_goes_from_one_service_to_the_next(space_of) -> None:
+    """Because the first one stops, because one is started to take over, and because it is asked."""
     one, reader = space_of
     first = one.another(until=READY)
     second = one.another()
@@ -46,28 +47,17 @@ def test_a_service_that_stops_hands_over_to_the_one_that_stands_by(space_of) -> 
         assert first.stop() == 0
         has_ended(first)
         wait_until(lambda: READY in second.said(), "the second has it", timeout_s=30)
-        third = one.another()
-        # A third one asks for it by the command, which waits.
-        told = cli(third, "promote")
-        assert told.returncode == 0, told.stderr
+        waits = one.another()
+        third = one.another("--take-over", until=READY)
         has_ended(second)
-        wait_until(lambda: READY in third.said(), "the third has it", timeout_s=30)
-        more(reader, AROUND)
-
-
-def test_a_service_takes_over_when_it_is_ready(space_of) -> None:
-    """Also instead of one that only stands by, which goes on standing by."""
-    one, reader = space_of
-    first = one.another(until=READY)
-    waits = one.another()
-    with Load(one.ledger, rate=RATE):
-        second = one.another("--take-over", until=READY)
-        has_ended(first)
+        # The one that was there before goes on standing by.
         assert waits.running
         wait_until(lambda: len(waits.said().split("stands by")) > 1, "it stands by", timeout_s=30)
-        assert cli(waits, "stats").returncode == 0
+        told = cli(waits, "promote")
+        assert told.returncode == 0, told.stderr
+        has_ended(third)
+        wait_until(lambda: READY in waits.said(), "it has it", timeout_s=30)
         more(reader, AROUND)
-    assert second.running
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,11 @@
 """An answer waits until intake has read every inbox, and what is copied on its way there."""
 
+import psutil
 import pytest
+from servers import own_redis
 
 from sendlater.errors import StoreUnavailable
+from sendlater.local.redis_server import RedisServer
 from sendlater.operations import intake
 from sendlater.operations.intake import Intake
 from sendlater.store import Pending
@@ -78,3 +81,23 @@ def test_what_one_has_written_oneself_may_be_copied_too(pending, read):
         looked.catch_up_with_own()
     read("journal", 1)
     looked.catch_up_with_own()
+
+
+def test_a_redis_that_was_restarted_meanwhile_answers_for_nothing(tmp_path):
+    """It may have lost what was there when the change was decided."""
+    with own_redis(tmp_path) as server:
+        pending = Pending.open(server.url, space="s", shards=2)
+        looked = Intake([], pending=pending, broker=Topics())
+        assert looked.unreserved(lambda: "changed") == "changed"
+
+        def restarted():
+            process = psutil.Process(server.pid)
+            process.kill()
+            process.wait(10)
+            other.start()
+            pending.client.connection_pool.disconnect()
+
+        with RedisServer(tmp_path, port=server.port) as other:
+            with pytest.raises(StoreUnavailable, match="was restarted meanwhile"):
+                looked.unreserved(restarted)
+            assert looked.unreserved(lambda: "changed") == "changed"

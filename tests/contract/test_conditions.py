@@ -509,6 +509,7 @@ def creating(pending, monkeypatch):
         if len(asked) == 2:
             operations.deliver([(operations.checked(second), 0)])
             released(pending, b"a")
+        return pending.servers()
 
     monkeypatch.setattr(operations.intake, "catch_up", catch_up)
     return operations, first, asked
@@ -555,7 +556,7 @@ def test_a_change_of_many_leaves_what_somebody_replaces_or_comes_back_to_it(pend
 
 def test_a_change_does_not_wait_for_ever_for_who_died_while_creating(pending, monkeypatch):
     operations, first, _ = creating(pending, monkeypatch)
-    monkeypatch.setattr(operations.intake, "catch_up", lambda: None)
+    monkeypatch.setattr(operations.intake, "catch_up", pending.servers)
     monkeypatch.setattr("sendlater.operations.intake.CATCH_UP_S", 0.05)
     for change in (operations.cancel, operations.deliver_now):
         with pytest.raises(StoreUnavailable, match="somebody else"):

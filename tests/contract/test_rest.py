@@ -302,6 +302,7 @@ def test_requests_that_wait_for_intake_hold_up_nobody_else(api, monkeypatch):
     def stands_still():
         begun.release()
         assert going_on.wait(60)
+        return state.operations.pending.servers()
 
     monkeypatch.setattr(state.operations.intake, "catch_up", stands_still)
     monkeypatch.setattr("sendlater.server.turns.TURN_S_MAX", 0.1)

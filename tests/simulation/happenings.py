@@ -236,17 +236,23 @@ class Focus:
     """What people do every other time, instead of anything else."""
     topics: Sequence[str] = ()
     """Where every other schedule goes."""
+    recurring: Mapping[str, Any] = field(default_factory=dict)
+    """Of everything that recurs."""
+    since_ms: float = 0
+    """When the first fault may happen."""
 
     def on(self, plan: Plan) -> Plan:
         """The same run, with more of what is looked at."""
         rng = random.Random(f"focus {plan.seed}")
-        happenings = tuple(self._changed(one, rng) for one in plan.happenings)
+        changed = (self._changed(one, rng) for one in plan.happenings)
+        happenings = tuple(sorted(changed, key=lambda one: one.at_ms))
         return replace(plan, **self.plan, happenings=happenings)
 
     def _changed(self, one: Happening, rng: random.Random) -> Happening:
-        facts, kind = dict(one.facts), one.kind
+        facts, kind, at_ms = dict(one.facts), one.kind, one.at_ms
         if kind in FAULTS:
             facts.update(self.facts)
+            at_ms = self.since_ms + at_ms * (1 - self.since_ms / BUSY_MS)
             if self.steps and rng.random() < 0.5:
                 facts["when"], _, facts["on"] = rng.choice(self.steps).partition(" ")
                 facts["skip"] = rng.choice((0, 0, 1, 2))
@@ -255,4 +261,6 @@ class Focus:
                 kind = rng.choice(self.deeds)
             if self.topics and rng.random() < 0.5:
                 facts["topic"] = rng.choice(self.topics)
-        return replace(one, kind=kind, facts=facts)
+        elif kind == "recur":
+            facts.update(self.recurring)
+        return replace(one, at_ms=at_ms, kind=kind, facts=facts)

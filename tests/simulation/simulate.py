@@ -328,7 +328,7 @@ class Run:
 
     def _look_for_loss(self, id: bytes, before: int) -> None:
         """A store that went back after the door had waited for intake, and before it was asked, has
-        changed an older version; it ignores the copy when it reads that behind the newer one."""
+        changed an older version; the door answers that it does not know (see Intake.require)."""
         if len(self.ledger.losses) > before:
             self.ledger.unsure[id] += 1
 

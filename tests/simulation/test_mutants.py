@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import simulate
-from happenings import Focus
+from happenings import BUSY_MS, Focus
 from world import substituted
 
 from sendlater.service import service
@@ -93,6 +93,10 @@ def mutated(patches: tuple[Patch, ...], directory: Path) -> Iterator[None]:
 QUIET = Focus(faults=())
 LATE = Focus(faults=("overtaken",))
 ALIVE = Focus(faults=("kill", "task-dies", "freeze"))
+RECURRING = Focus(
+    faults=("kill", "freeze"),
+    recurring={"every_ms": 1_000, "due_in": 1_000, "jitter_ms": 0, "count": 8},
+)
 AGAIN = Focus(faults=("task-sleeps", "speculate", "task-dies"), plan={"cluster": True})
 SLEEPERS = Focus(
     faults=("task-sleeps", "answer-lost"),
@@ -106,7 +110,12 @@ POWER = Focus(
     facts={"steps": 40, "one_shard": False},
     plan={"journal": True, "shards": 1, "horizon": ""},
 )
-STORE = Focus(faults=("store-goes-back", "store-emptied"))
+STORE = Focus(faults=("store-goes-back",), facts={"steps": 40, "one_shard": False})
+AT_THE_END = Focus(
+    faults=("store-goes-back",),
+    facts={"steps": 40, "one_shard": False},
+    since_ms=BUSY_MS * 0.8,
+)
 ONE_SHARD = Focus(faults=("store-emptied",), plan={"shards": 2}, facts={"one_shard": True})
 OWNERS = Focus(
     faults=("freeze",),
@@ -229,7 +238,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         (python(scripts.Script.__call__, "if self.must_be_armed:", "if False:"),),
     ),
     "what is lost between two looks at positions is not read again": (
-        Focus(faults=("store-goes-back",)),
+        AT_THE_END,
         (python(service.Service._look_for_restart, "self._read_again()", "pass"),),
     ),
     "positions are ahead of what is written": (
@@ -277,7 +286,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         (lua("parts/waiting", "score == LIMITED + due_ms and", "score and"),),
     ),
     "what recurs stays in its batch beside its occurrence": (
-        ALIVE,
+        RECURRING,
         (lua("renew", "redis.call('HDEL', batch, id)", ""),),
     ),
     "what recurs is forgotten when it was claimed": (

@@ -38,10 +38,25 @@ class Intake:
         """Positions on the inboxes after the last record that this process has written."""
         self._lock = threading.Lock()
 
-    def catch_up(self) -> None:
-        """Wait until intake has read what is on the inboxes now. Raises StoreUnavailable if that
-        takes too long: the store's answer could be wrong."""
+    def catch_up(self) -> list[str]:
+        """Wait until intake has read what is on the inboxes now; returns the servers that know it
+        (see `require`). Raises StoreUnavailable if that takes too long: the store's answer could be
+        wrong."""
+        with answering():
+            servers = self.pending.servers()
         self._raise_for(self.caught_up(within_s=CATCH_UP_S))
+        return servers
+
+    def require(self, servers: list[str]) -> None:
+        """Raises StoreUnavailable if one of them was restarted, or followed by a replica: it may
+        have lost what intake had read, and changed an older version."""
+        with answering():
+            stands = self.pending.servers()
+        if stands != servers:
+            raise StoreUnavailable(
+                "Redis was restarted meanwhile, so that the change may have met an older version: "
+                "look how it stands, and try again"
+            )
 
     def catch_up_with_own(self) -> None:
         """The same for what this process has written."""
@@ -67,12 +82,15 @@ class Intake:
         Raises Reserved if somebody else has the id for too long, and StoreUnavailable."""
         deadline = time.monotonic() + CATCH_UP_S
         while True:
-            self.catch_up()
+            servers = self.catch_up()
             try:
-                return change()
+                changed = change()
             except Reserved:
                 if time.monotonic() >= deadline:
                     raise
+            else:
+                self.require(servers)
+                return changed
             time.sleep(CATCH_UP_PAUSE_S)
 
     def is_behind(self) -> bool:

@@ -187,9 +187,9 @@ class Operations:
 
     # --- changing -------------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
+    def catch_up(self) -> list[str]:
         """See Intake.catch_up."""
-        self.intake.catch_up()
+        return self.intake.catch_up()
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """A pending or claimed schedule. Waits until intake has read what this process has

@@ -1,6 +1,7 @@
 """Converts packed rows of the store to Arrow batches of Spark, in the columns of DUE_SCHEMA."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,7 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 """Last instant of year 9999. Later ones, which rejected records may have, are shown as this."""
 
 
+@cache
 def filler(count: int) -> pa.RecordBatch:
     """A batch of `count` null rows, which makes the JVM pass on the rows before it.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -28,6 +29,14 @@ def connect(url: str) -> redis.Redis:
         return redis.Redis.from_url(url, retry=retry)
     except ValueError as error:
         raise BadSettings(f"redis: expected a Redis URL: {error}") from error
+
+
+def server_of(client: Any, key: str) -> Any:
+    """A client of the server that has this key."""
+    if isinstance(client, RedisCluster):
+        node = client.get_node_from_key(key)  # type: ignore[no-untyped-call]
+        return client.get_redis_connection(node)
+    return client
 
 
 @contextmanager

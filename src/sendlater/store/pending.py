@@ -27,7 +27,7 @@ import redis
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
 from sendlater.model import PAUSED_MS, Cancelled, Schedule, State, Target
 from sendlater.store.codec import LIMITED_MS, pack, unpack
-from sendlater.store.connection import answering, connect
+from sendlater.store.connection import answering, connect, server_of
 from sendlater.store.pages import look
 from sendlater.store.scripts import script
 from sendlater.store.shard import Batch, Shard
@@ -71,6 +71,11 @@ class Pending:
                 f"shards: space {self.space!r} was laid out with {stands}, got {len(self.shards)}; "
                 "a space keeps its number of shards for life"
             )
+
+    def servers(self) -> list[str]:
+        """Of each shard the run of its server, which a restart or a failover changes."""
+        runs = [server_of(self.client, shard.keys["state"]).info("server") for shard in self.shards]
+        return [str(run["run_id"]) for run in runs]
 
     # --- owning a space -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ until that connection has data.
 
 from typing import Any
 
-from redis.cluster import RedisCluster
+from sendlater.store.connection import server_of
 
 FOREVER = 0
 """XREAD's BLOCK without a time limit."""
@@ -20,10 +20,7 @@ class Wake:
         last = client.xrevrange(key, count=1)
         self._key = key
         self._place = last[0][0] if last else b"0-0"
-        if isinstance(client, RedisCluster):
-            node = client.get_node_from_key(key)  # type: ignore[no-untyped-call]
-            client = client.get_redis_connection(node)
-        self._pool = client.connection_pool
+        self._pool = server_of(client, key).connection_pool
         self._connection = self._pool.get_connection()
         self._asked = False
 

@@ -115,6 +115,7 @@ AT_THE_END = Focus(
     faults=("store-goes-back",),
     facts={"steps": 40, "one_shard": False},
     since_ms=BUSY_MS * 0.8,
+    recurring={"count": 1},
 )
 ONE_SHARD = Focus(faults=("store-emptied",), plan={"shards": 2}, facts={"one_shard": True})
 OWNERS = Focus(

@@ -1,12 +1,14 @@
 """The documentation says what the code does: names both ways, links, and nothing of one machine."""
 
 import ast
+import doctest
 import io
 import json
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -276,6 +278,14 @@ def test_code_in_the_documentation_can_be_read(language: str) -> None:
                 read(block)
             except (SyntaxError, ValueError) as error:
                 raise AssertionError(f"{page.name}: {error}\n{block}") from error
+
+
+def test_examples_in_docstrings_are_true() -> None:
+    sources = ROOT / "src"
+    written = [path for path in sources.rglob("*.py") if ">>> " in path.read_text()]
+    names = [".".join(path.relative_to(sources).with_suffix("").parts) for path in written]
+    told = [doctest.testmod(import_module(name)) for name in names]
+    assert (len(told) > 3, sum(one.failed for one in told)) == (True, 0)
 
 
 def test_commands_in_the_documentation_are_understood() -> None:

@@ -48,7 +48,7 @@ class Facts:
     """The input of `why`; the defaults mean that all is well."""
 
     store_answers: bool = True
-    beat_age_ms: int | None = None
+    beat_age_ms: int | None = 0
     failed: list[str] = field(default_factory=list)
     overdue: int = 0
     delivered_per_s: float = 0.0

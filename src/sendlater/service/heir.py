@@ -150,10 +150,7 @@ class Heir(StoreWatch):
         unlimit(self.pending, sorted(self.settings.limits), owner=self.owner)
         self._start_horizon()
         self._seen = self.pending.positions()
-        self._estate = over = threading.Event()
-        threading.Thread(
-            target=lambda: self._settle_estate(over), name="estate", daemon=True
-        ).start()
+        self._begin_estate(inherited=True)
 
     def _dismiss(self, over: threading.Event) -> None:
         """Let the last owner go when we read, and each lane has delivered."""
@@ -165,9 +162,23 @@ class Heir(StoreWatch):
                 break
         succession.dismiss(self.pending)
 
-    def _settle_estate(self, over: threading.Event) -> None:
+    def _look_after_estate(self) -> None:
+        """A store that went back has batches of earlier owners again. Those of our own lanes are
+        looked up when the lanes start again."""
+        if self._estate is None and succession.foreign_lanes(self.pending, self.owner):
+            self._begin_estate(inherited=False)
+
+    def _begin_estate(self, *, inherited: bool) -> None:
+        self._estate = over = threading.Event()
+        threading.Thread(
+            target=lambda: self._settle_estate(over, inherited=inherited),
+            name="estate",
+            daemon=True,
+        ).start()
+
+    def _settle_estate(self, over: threading.Event, *, inherited: bool) -> None:
         """What the last owner has claimed it settles itself; if it dies before, we look it up."""
-        leaving, paused, dismissed = self._new_lease(succession.LEAVING), False, False
+        leaving, paused, dismissed = self._new_lease(succession.LEAVING), False, not inherited
         while not over.wait(WATCH_S):
             try:
                 if not dismissed:
@@ -187,7 +198,10 @@ class Heir(StoreWatch):
                 return
             except Exception as error:
                 _log.warning("the last owner's deliveries wait", cause=str(error)[:500])
-        if not over.is_set():
+        if over.is_set():
+            return
+        self._estate = None
+        if inherited:
             # Not sooner: on the same host the last owner has their addresses.
             self._sidecars.start()
 

@@ -81,7 +81,7 @@ class Queries:
         self._asks = self._asked = self._inherited = False
         """Whether we ask for the space when warm; have been its heir; have got it so."""
         self._estate: threading.Event | None = None
-        """Ends the thread that settles what the last owner has left."""
+        """Ends the thread that settles what other owners have left, while there is one."""
         self._etf1 = etf1
         self._lost = False
         self._lanes_error: Exception | None = None
@@ -106,6 +106,7 @@ class Queries:
     def _end_queries(self) -> None:
         if self._estate is not None:
             self._estate.set()
+            self._estate = None
         for part in (self._targets, self._horizon, self._watermark):
             if part is not None:
                 part.stop()

@@ -26,6 +26,9 @@ class StoreWatch(Takeover):
             self._take_over(stop)
             self._lost = False
 
+    def _look_after_estate(self) -> None:
+        raise NotImplementedError
+
     def _look_after_store(self, stop: threading.Event) -> None:
         """Notice a takeover, and a store that came back empty or older."""
         self._require_owner()
@@ -42,6 +45,7 @@ class StoreWatch(Takeover):
             anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
             self._lost = not anew.isdisjoint(settings.journals)
             seen = self.pending.positions()
+            self._look_after_estate()
         except Exception as error:
             if isinstance(error, Fenced):
                 # Either there is a newer owner, or the store has forgotten this one again.

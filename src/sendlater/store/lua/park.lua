@@ -316,7 +316,7 @@ for i = first, #ARGV, 3 do
             if score then
                 redis.call('HSET', record, id, ARGV[i + 2])
                 untag(id)
-                index(id, score, (tags_of(ARGV[i + 2], 1)))
+                index(id, tonumber(score) % LIMITED, (tags_of(ARGV[i + 2], 1)))
             else
                 redis.call('HSET', surplus, id, ARGV[i + 2])
             end

@@ -117,11 +117,6 @@ AT_THE_END = Focus(
     since_ms=BUSY_MS * 0.8,
     recurring={"count": 1},
 )
-OWNED_BEFORE = Focus(
-    faults=("store-goes-back", "second-service"),
-    facts={"steps": 100, "one_shard": False, "another": True},
-    recurring={"count": 1},
-)
 ONE_SHARD = Focus(faults=("store-emptied",), plan={"shards": 2}, facts={"one_shard": True})
 OWNERS = Focus(
     faults=("freeze",),
@@ -246,10 +241,6 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     "what is lost between two looks at positions is not read again": (
         AT_THE_END,
         (python(service.Service._look_for_restart, "self._read_again()", "pass"),),
-    ),
-    "batches of an earlier owner come back with the store, and stay": (
-        OWNED_BEFORE,
-        (python(service.Service._look_after_estate, "self._begin_estate(inherited=False)", "pass"),),
     ),
     "positions are ahead of what is written": (
         Focus(faults=("kill", "task-dies")),

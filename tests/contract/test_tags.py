@@ -16,8 +16,8 @@ from sendlater.dialects import encode_again, names
 from sendlater.errors import BadRequest
 from sendlater.model import Moved, Origin, Record, Schedule
 from sendlater.operations.acceptance import inbox_record
-from sendlater.store import Admin, Batch, Filter
-from sendlater.store.codec import pack
+from sendlater.store import Admin, Batch, Filter, Move
+from sendlater.store.codec import LIMITED_MS, pack
 from sendlater.store.conditional import put_if
 
 HOUR_MS = 3_600_000
@@ -254,3 +254,14 @@ def test_buckets_refuse_tags_at_once():
     settings = Settings(pending="buckets", bootstrap_servers="nobody:9092")
     with pytest.raises(NotSupported, match="without tags"):
         inbox_record(one(b"a", "mail"), settings=settings, inbox="schedules", now_ms=FAR_MS)
+
+
+def test_the_copy_of_a_move_is_read_while_the_schedule_waits_for_a_limit(pending):
+    shard, moved_ms = pending.shard_of(b"a"), FAR_MS + HOUR_MS
+    one = Schedule(id=b"a", due_ms=FAR_MS, record=Record(topic="t", value=b"v"), tags=("mail",))
+    shard.park([b"a", FAR_MS, pack(one)], journal=True)
+    Admin(pending).move(Move(b"a", moved_ms, change="c"))
+    shard.client.zadd(shard.keys["due"], {b"a": LIMITED_MS + moved_ms})
+    copy = replace(one, due_ms=moved_ms)
+    shard.park([b"a", f"c|{moved_ms}", pack(copy)], journal=True)
+    assert index_of(pending) == index_meant(pending) != {}

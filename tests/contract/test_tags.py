@@ -258,10 +258,12 @@ def test_buckets_refuse_tags_at_once():
 
 def test_the_copy_of_a_move_is_read_while_the_schedule_waits_for_a_limit(pending):
     shard, moved_ms = pending.shard_of(b"a"), FAR_MS + HOUR_MS
-    one = Schedule(id=b"a", due_ms=FAR_MS, record=Record(topic="t", value=b"v"), tags=("mail",))
-    shard.park([b"a", FAR_MS, pack(one)], journal=True)
+    record = Record(topic="t", value=b"v")
+    place = Origin(topic="s", partition=0, position=0, timestamp_ms=0)
+    one = Schedule(id=b"a", due_ms=FAR_MS, record=record, tags=("mail",), origin=place)
+    shard.park([b"a", FAR_MS, pack(one)], ends=[("s/0", "", "1")], journal=True)
     Admin(pending).move(Move(b"a", moved_ms, change="c"))
     shard.client.zadd(shard.keys["due"], {b"a": LIMITED_MS + moved_ms})
-    copy = replace(one, due_ms=moved_ms)
-    shard.park([b"a", f"c|{moved_ms}", pack(copy)], journal=True)
+    copy = replace(one, due_ms=moved_ms, origin=replace(place, position=1))
+    shard.park([b"a", f"c|{moved_ms}", pack(copy)], ends=[("s/0", "1", "2")], journal=True)
     assert index_of(pending) == index_meant(pending) != {}

@@ -172,7 +172,7 @@ class Shard:
         verb = script("claim").armed(f"{self.space}/{owner}/{batch.lane}/{batch.run}")
         got = verb(
             self.client,
-            **self._keys("due", "record", "state", "batches", "limits"),
+            **self._keys("due", "record", "state", "batches", "limits", "touched"),
             **self._attempted(batch, owner, attempt),
             now_ms=now_ms,
             count_max=count_max,
@@ -208,7 +208,7 @@ class Shard:
         """Arguments of a claim that is always refused, because it names no run of any lane."""
         words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
         numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
-        keys = self._keys("due", "record", "state", "batches", "limits")
+        keys = self._keys("due", "record", "state", "batches", "limits", "touched")
         return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
 
     def close(self, batch: Batch, *, owner: int, attempt: str) -> None:

@@ -1,6 +1,6 @@
 -- Move schedules that are due into one batch, oldest first.
 --
--- keys: due record state batches batch limits
+-- keys: due record state batches batch limits touched
 -- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
 -- uses: tags waiting
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
@@ -24,7 +24,7 @@
 -- attempt that another one has followed, and for every caller once the batch is closed or settled.
 -- Removes before it writes: at its memory limit Redis lets a script begin only with what frees memory.
 
-local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left')
+local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left', 'planned')
 if standing[1] ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
 end
@@ -61,8 +61,13 @@ end
 -- In steps: a thousand large records must not be in memory at once.
 local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
 local rows, names, with_tags = {}, {}, {}
+-- Planning looks in the journal for what is due after this: there it is until intake reads its tombstone.
+local planned, unplanned = tonumber(standing[8] or '') or math.huge, {}
 local function take(id, due_ms, packed)
     names[#names + 1] = id
+    if due_ms > planned then
+        unplanned[#unplanned + 1] = id
+    end
     rows[#rows + 1] = id
     rows[#rows + 1] = '\207' .. struct.pack('>I8', due_ms) .. packed
     if string.byte(packed) == 155 then
@@ -121,6 +126,9 @@ if #names > 0 then
     unindex(with_tags)
     redis.call('HSET', batch, unpack(rows))
     redis.call('HSET', batches, name, lane)
+    if #unplanned > 0 then
+        redis.call('SADD', touched, unpack(unplanned))
+    end
 end
 if missed > 0 then
     redis.call('HINCRBY', state, 'missed', missed)

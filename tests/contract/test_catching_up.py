@@ -101,3 +101,15 @@ def test_a_redis_that_was_restarted_meanwhile_answers_for_nothing(tmp_path):
             with pytest.raises(StoreUnavailable, match="was restarted meanwhile"):
                 looked.unreserved(restarted)
             assert looked.unreserved(lambda: "changed") == "changed"
+
+
+def test_a_store_that_is_filled_again_meanwhile_answers_for_nothing(pending, read):
+    looked = Intake(["a"], pending=pending, broker=Topics(a=3))
+    read("a", 3)
+
+    def emptied():
+        for shard in pending.shards:
+            shard.client.delete(shard.keys["seen"])
+
+    with pytest.raises(StoreUnavailable, match="filled again"):
+        looked.unreserved(emptied)

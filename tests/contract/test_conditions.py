@@ -18,7 +18,7 @@ from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
 from sendlater.limits import RESERVED_MS
 from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.create_if import create_if
-from sendlater.operations.intake import CATCH_UP_S
+from sendlater.operations.intake import CATCH_UP_S, Look
 from sendlater.operations.local_transport import LocalTransport
 from sendlater.operations.queries import Query
 from sendlater.operations.schedules import ACK_S, Operations
@@ -509,7 +509,7 @@ def creating(pending, monkeypatch):
         if len(asked) == 2:
             operations.deliver([(operations.checked(second), 0)])
             released(pending, b"a")
-        return pending.servers()
+        return Look(pending.servers(), {})
 
     monkeypatch.setattr(operations.intake, "catch_up", catch_up)
     return operations, first, asked
@@ -556,7 +556,7 @@ def test_a_change_of_many_leaves_what_somebody_replaces_or_comes_back_to_it(pend
 
 def test_a_change_does_not_wait_for_ever_for_who_died_while_creating(pending, monkeypatch):
     operations, first, _ = creating(pending, monkeypatch)
-    monkeypatch.setattr(operations.intake, "catch_up", pending.servers)
+    monkeypatch.setattr(operations.intake, "catch_up", lambda: Look(pending.servers(), {}))
     monkeypatch.setattr("sendlater.operations.intake.CATCH_UP_S", 0.05)
     for change in (operations.cancel, operations.deliver_now):
         with pytest.raises(StoreUnavailable, match="somebody else"):

@@ -23,6 +23,7 @@ from sendlater.limits import (
     WAITING_COUNT_MAX,
 )
 from sendlater.model import Record, Schedule
+from sendlater.operations.intake import Look
 from sendlater.store import Batch
 from sendlater.store.at_work import Handling
 from sendlater.store.idempotency import IdempotencyKeys
@@ -302,7 +303,7 @@ def test_requests_that_wait_for_intake_hold_up_nobody_else(api, monkeypatch):
     def stands_still():
         begun.release()
         assert going_on.wait(60)
-        return state.operations.pending.servers()
+        return Look(state.operations.pending.servers(), {})
 
     monkeypatch.setattr(state.operations.intake, "catch_up", stands_still)
     monkeypatch.setattr("sendlater.server.turns.TURN_S_MAX", 0.1)

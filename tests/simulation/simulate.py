@@ -250,25 +250,31 @@ class Run:
         version = self.ledger.write(Version(key or b"?%d" % number, self.world.now_ms(), value))
         self.broker.append("inbox", self.broker.partition(key), key, value, [], version)
 
-    def _caught_up(self) -> bool:
-        """As Operations.catch_up: an answer of the store is not true before."""
+    def _caught_up(self) -> dict[int, int]:
+        """As Operations.catch_up: an answer of the store is not true before. The ends that intake
+        has read up to, or none."""
         ends, deadline = self.broker.ends(["inbox"]), self.world.elapsed + CATCH_UP_MS
         while self.world.elapsed < deadline:
-            at = self.pending.positions()
-            if all(at.get(f"inbox/{n}", 0) >= end for n, end in ends["inbox"].items()):
-                return True
+            if self._has_read(ends["inbox"]):
+                return ends["inbox"]
             self.world.pause(100)
-        return False
+        return {}
+
+    def _has_read(self, ends: dict[int, int]) -> bool:
+        at = self.pending.positions()
+        return all(at.get(f"inbox/{n}", 0) >= end for n, end in ends.items())
 
     def _expired(self, version: Version) -> bool:
         return version.expires_ms is not None and version.expires_ms < self.world.now_ms()
 
     def _door_get(self, *, id: bytes, **_: Any) -> None:
         versions = [v for v in self.ledger.by_id[id] if v.place is not None]
-        if not self._caught_up() or self.plan.horizon or self.ledger.losses:
+        if not (ends := self._caught_up()) or self.plan.horizon or self.ledger.losses:
             return
         was_aside = self._is_aside(id)
         found = self.pending.get(id)
+        if found is None and not self._has_read(ends):
+            return  # see Intake.require
         if found is None and was_aside and self._is_aside(id):
             self.ledger._break(f"a door does not see {id!r}, which is set aside")
         newest = max(versions, key=lambda one: one.place, default=None)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sendlater.brokers.broker import Broker
@@ -15,6 +16,14 @@ CATCH_UP_S = 30.0
 """Longest wait for intake to read the inboxes: a service that has just started is slow."""
 CATCH_UP_PAUSE_S = 0.01
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Up to where intake had read the inboxes, and the servers that knew it."""
+
+    servers: list[str]
+    ends: dict[str, int]
 
 
 class Intake:
@@ -38,24 +47,24 @@ class Intake:
         """Positions on the inboxes after the last record that this process has written."""
         self._lock = threading.Lock()
 
-    def catch_up(self) -> list[str]:
-        """Wait until intake has read what is on the inboxes now; returns the servers that know it
-        (see `require`). Raises StoreUnavailable if that takes too long: the store's answer could be
-        wrong."""
+    def catch_up(self) -> Look:
+        """Wait until intake has read what is on the inboxes now; see `require`. Raises
+        StoreUnavailable if that takes too long: the store's answer could be wrong."""
         with answering():
-            servers = self.pending.servers()
-        self._raise_for(self.caught_up(within_s=CATCH_UP_S))
-        return servers
+            look = Look(self.pending.servers(), self.ends())
+        self._raise_for(self.caught_up(within_s=CATCH_UP_S, ends=look.ends))
+        return look
 
-    def require(self, servers: list[str]) -> None:
-        """Raises StoreUnavailable if one of them was restarted, or followed by a replica: it may
-        have lost what intake had read, and changed an older version."""
+    def require(self, look: Look) -> None:
+        """Raises StoreUnavailable if the store has lost since what intake had read at this look: a
+        server was restarted, or followed by a replica, or the store is filled again. What it has
+        answered may be about an older version."""
         with answering():
-            stands = self.pending.servers()
-        if stands != servers:
+            lost = self.pending.servers() != look.servers
+        if lost or self._behind(look.ends):
             raise StoreUnavailable(
-                "Redis was restarted meanwhile, so that the change may have met an older version: "
-                "look how it stands, and try again"
+                "Redis was restarted meanwhile, or is filled again, so that this may have met an "
+                "older version: look how it stands, and try again"
             )
 
     def catch_up_with_own(self) -> None:
@@ -66,10 +75,10 @@ class Intake:
         if self._of_copied(own):
             self.catch_up()
 
-    def caught_up(self, *, within_s: float) -> set[str]:
+    def caught_up(self, *, within_s: float, ends: dict[str, int] | None = None) -> set[str]:
         """As `catch_up`, but returns the inbox partitions that intake has not read in time."""
         deadline = time.monotonic() + within_s
-        ends = self.ends()
+        ends = self.ends() if ends is None else ends
         left = self._left_of(ends, within_s=within_s)
         if left or not self._of_copied(ends):
             return left
@@ -82,14 +91,14 @@ class Intake:
         Raises Reserved if somebody else has the id for too long, and StoreUnavailable."""
         deadline = time.monotonic() + CATCH_UP_S
         while True:
-            servers = self.catch_up()
+            look = self.catch_up()
             try:
                 changed = change()
             except Reserved:
                 if time.monotonic() >= deadline:
                     raise
             else:
-                self.require(servers)
+                self.require(look)
                 return changed
             time.sleep(CATCH_UP_PAUSE_S)
 

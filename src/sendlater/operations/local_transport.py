@@ -57,7 +57,7 @@ class LocalTransport:
 
     def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
         """See Transport. Waits once for intake, not once for each."""
-        servers = self.operations.catch_up()
+        look = self.operations.catch_up()
         found: list[Cancelled] = []
         for first in range(0, len(ids), PARK_COUNT_MAX):
             some = ids[first : first + PARK_COUNT_MAX]
@@ -69,12 +69,12 @@ class LocalTransport:
                 # A newer version came in between, or somebody creates one.
                 replaced = answer in (Answer.CHANGED, Answer.RESERVED)
                 found.append(self.cancel(one) if replaced else Cancelled(answer.value))
-        self.operations.intake.require(servers)
+        self.operations.intake.require(look)
         return found
 
     def cancel_matching(self, query: Query, *, dry_run: bool) -> Matched:
         """See Transport."""
-        servers = self.operations.catch_up()
+        look = self.operations.catch_up()
         found = list(self.operations.admin.all(_filter(query), count_max=BULK_COUNT_MAX + 1))
         if len(found) > BULK_COUNT_MAX:
             raise BadRequest(f"more than {BULK_COUNT_MAX} match: choose a smaller range")
@@ -82,7 +82,7 @@ class LocalTransport:
         for first in range(0, 0 if dry_run else len(found), PARK_COUNT_MAX):
             some = found[first : first + PARK_COUNT_MAX]
             answers += self.operations.cancel_many([(one.id, one.version) for one in some], some)
-        self.operations.intake.require(servers)
+        self.operations.intake.require(look)
         later = self.operations.admin.later()
         return Matched(len(found), answers.count(Answer.CANCELLED), later=later)
 

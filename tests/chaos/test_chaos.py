@@ -151,11 +151,11 @@ def test_a_plan_depends_on_its_seed_alone_and_keeps_the_margin():
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_minute_and_a_half_of_faults_of_all_kinds_breaks_no_promise(seed, tmp_path):
+def test_a_minute_of_faults_of_all_kinds_breaks_no_promise(seed, tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, str(Path(__file__).parent / "run.py"), "--seed", seed),
-            *("--count", "1500", "--rate", "25", "--ahead", "30", "--scratch", str(tmp_path)),
+            *("--count", "1000", "--rate", "25", "--ahead", "30", "--scratch", str(tmp_path)),
         ],
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import redis
-from handovers import WAIT_S, Load, longest_gap_ms, more, relay, say
+from handovers import Load, longest_gap_ms, more, relay, say
 from ledger import Reader
 from servers import COMMAND, cli, wait_until
 
@@ -48,12 +48,12 @@ def test_a_space_goes_from_one_service_to_the_next(space_of) -> None:
         third = one.another()
         assert second.stop() == 0
         has_ended(second)
-        wait_until(lambda: READY in third.said(), "the third has it", timeout_s=WAIT_S)
+        wait_until(lambda: READY in third.said(), "the third has it", timeout_s=30)
         fourth = one.another()
         told = cli(fourth, "promote")
         assert told.returncode == 0, told.stderr
         has_ended(third)
-        wait_until(lambda: READY in fourth.said(), "the fourth has it", timeout_s=WAIT_S)
+        wait_until(lambda: READY in fourth.said(), "the fourth has it", timeout_s=30)
         more(reader, AROUND)
 
 

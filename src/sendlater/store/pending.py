@@ -73,9 +73,9 @@ class Pending:
             )
 
     def servers(self) -> list[str]:
-        """Of each shard the run of its server, which a restart or a failover changes."""
-        runs = [server_of(self.client, shard.keys["state"]).info("server") for shard in self.shards]
-        return [str(run["run_id"]) for run in runs]
+        """The runs of the servers, which a restart or a failover changes; each is asked once."""
+        servers = {server_of(self.client, shard.keys["state"]) for shard in self.shards}
+        return sorted(str(server.info("server")["run_id"]) for server in servers)
 
     # --- owning a space -------------------------------------------------------------------------
 

@@ -113,7 +113,9 @@ POWER = Focus(
 STORE = Focus(faults=("store-goes-back",), facts={"steps": 40, "one_shard": False})
 AT_THE_END = Focus(
     faults=("store-goes-back",),
+    steps=("after park",),
     facts={"steps": 40, "one_shard": False},
+    plan={"journal": True, "shards": 1},
     since_ms=BUSY_MS * 0.8,
     recurring={"count": 1},
 )
@@ -255,7 +257,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         ),
     ),
     "a tombstone of ours takes back a newer version": (
-        DOORS,
+        replace(LATE, plan={"journal": True}),
         (
             lua(
                 "park",

@@ -103,8 +103,8 @@ def opened(
             elsewhere.append(request.url)
 
     def told(message: ConsoleMessage) -> None:
-        # An answer of 403 or 404 is told there too, and asked for by some tests.
-        if message.type == "error" and "status of 40" not in message.text:
+        # An answer of 403, 404 or 422 is told there too, and asked for by some tests.
+        if message.type == "error" and "status of 4" not in message.text:
             faults.append(message.text)
 
     page.on("request", asked)

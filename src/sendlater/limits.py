@@ -153,7 +153,11 @@ silent for longest; if none waits for its client, it gets 503."""
 BUCKETS_COUNT_MAX = 500
 """Most buckets of a histogram: each costs two O(log n) counts per shard."""
 BUCKET_SAMPLES = 8
-"""Schedules read per bucket and shard to find the topics in it."""
+"""Schedules read per bucket and shard to find the topics in it, at least."""
+HISTOGRAM_SAMPLES = 240
+"""So many more are read from a shard, most where most is due."""
+SPIKES_COUNT_MAX = 5
+"""Buckets of a histogram that are looked into, to see when most of theirs is due."""
 ANSWER_AWAITED_S = 120
 """How long a request with an Idempotency-Key counts as running; its process may have crashed."""
 TAIL_COUNT_MAX = 2_000

@@ -12,6 +12,7 @@ from sendlater.model import Record, Schedule
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.store import Admin, Answer, Batch, Filter, Move, Pending
 from sendlater.store.codec import pack
+from sendlater.store.timeline import counts, due_ms_of_share, timeline
 
 
 def schedule(
@@ -100,16 +101,36 @@ def test_a_filter_that_nothing_passes_still_comes_to_an_end(admin: Admin) -> Non
 def test_the_timeline_counts_all_and_tells_topics_by_a_sample(admin: Admin) -> None:
     put(admin, [schedule(b"%d" % n, 10, "x") for n in range(3)])
     put(admin, [schedule(b"l%d" % n, 10, "y" * 40) for n in range(2)])
-    exact = admin.timeline([0, 10, 11])
+    exact = timeline(admin.pending, [0, 10, 11])
     assert exact.counts == [0, 5]
     assert exact.topics == {"x": [0, 3], "y" * 40: [0, 2]}
     assert not exact.sampled
     put(admin, [schedule(b"s%d" % n, 20 + n // 500, "xy"[n % 2]) for n in range(1_000)])
-    many = admin.timeline([20, 21, 22, 23])
+    many = timeline(admin.pending, [20, 21, 22, 23])
     assert many.counts == [500, 500, 0]
     assert many.sampled
     assert [sum(each) for each in zip(*many.topics.values(), strict=True)] == [500, 500, 0]
     assert admin.last_due_ms() == 21
+    assert counts(admin.pending, [10, 20, 21, 22]) == [5, 500, 500]
+
+
+def test_what_is_rare_in_a_large_bar_is_seen(admin: Admin) -> None:
+    """Also if it is together there: in a burst, schedules stand by their ids."""
+    put(
+        admin, [schedule(b"%06d" % n, 10, "rare" if n % 1_000 < 100 else "x") for n in range(4_000)]
+    )
+    (rare,) = timeline(admin.pending, [10, 11]).topics["rare"]
+    assert 200 < rare < 800, "400 of them"
+
+
+def test_when_most_is_due_is_not_when_the_last_is(admin: Admin) -> None:
+    assert due_ms_of_share(admin.pending, 0.9) is None
+    put(admin, [schedule(b"%d" % n, 1_000 + n) for n in range(1_000)])
+    put(admin, [schedule(b"in years", 10**12)])
+    most_ms = due_ms_of_share(admin.pending, 0.9)
+    assert most_ms is not None
+    assert 1_850 < most_ms < 1_950
+    assert admin.last_due_ms() == 10**12
 
 
 def test_the_timeline_tells_apart_what_recurs(admin: Admin) -> None:
@@ -134,7 +155,7 @@ def test_the_timeline_tells_apart_what_recurs(admin: Admin) -> None:
         )
     ]
     put(admin, rows)
-    told = admin.timeline(range(len(rows) + 1))
+    told = timeline(admin.pending, range(len(rows) + 1))
     assert told.counts == [1] * len(rows)
     assert told.recurring == [int(bool(row.plan)) for row in rows]
     topics = [next(t for t, each in told.topics.items() if each[n]) for n in range(len(rows))]

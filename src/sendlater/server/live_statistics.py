@@ -113,22 +113,6 @@ def why(facts: Facts) -> list[str]:
     return told
 
 
-def predicted_late_ms(
-    counts: Sequence[int], edges_ms: Sequence[int], *, waiting: int, drain_per_s: float
-) -> list[int]:
-    """How late the last schedule of each bucket will be, if delivery runs at a steady rate.
-
-    >>> predicted_late_ms([3_000, 0], [0, 1_000, 2_000], waiting=0, drain_per_s=1_000)
-    [2000, 1000]
-    """
-    late = []
-    for count, low, high in zip(counts, edges_ms, edges_ms[1:], strict=False):
-        room = drain_per_s * (high - low) / 1_000
-        waiting = int(max(0.0, waiting + count - room))
-        late.append(round(waiting * 1_000 / drain_per_s))
-    return late
-
-
 class Watch:
     """Samples the counters regularly, in a thread, and makes statistics of the samples."""
 

@@ -8,7 +8,6 @@ from itertools import islice, product
 from typing import Any
 
 from sendlater.limits import (
-    BUCKET_SAMPLES,
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
     PAGE_COUNT_MAX,
@@ -59,18 +58,6 @@ class Filter:
             and (self.header is None or self.header in row.record.headers)
             and (not self.tag or self.tag in row.tags)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """How many are due in each [edge, next edge), also by topic, and how many of them recur:
-    estimated if `sampled`."""
-
-    edges_ms: list[int]
-    counts: list[int]
-    topics: dict[str, list[int]]
-    recurring: list[int]
-    sampled: bool
 
 
 class Admin:
@@ -173,30 +160,6 @@ class Admin:
         with answering():
             told = [s.client.hmget(s.keys["state"], names) for s in self.pending.shards]
         return sum(int(number or 0) for pair in told for number in pair)
-
-    def timeline(self, edges_ms: Sequence[int]) -> Timeline:
-        """Counts by due time and target topic: O(log n) per edge, however many are pending."""
-        width = len(edges_ms) - 1
-        counts, recurring, sampled = [0] * width, [0.0] * width, False
-        topics: dict[str, list[float]] = {}
-        for shard in self.pending.shards:
-            got = script("sample")(
-                shard.client,
-                due=shard.keys["due"],
-                record=shard.keys["record"],
-                samples_max=BUCKET_SAMPLES,
-                rest=list(edges_ms),
-            )
-            for n, (count, seen, recur) in enumerate(
-                zip(got[::3], got[1::3], got[2::3], strict=True)
-            ):
-                counts[n] += count
-                recurring[n] += count * recur / max(1, len(seen))
-                sampled = sampled or count > len(seen)
-                for topic in seen:
-                    topics.setdefault(topic.decode(), [0.0] * width)[n] += count / len(seen)
-        rounded = {name: [round(c) for c in each] for name, each in sorted(topics.items())}
-        return Timeline(list(edges_ms), counts, rounded, [round(n) for n in recurring], sampled)
 
     def last_due_ms(self) -> int | None:
         """Due time of the last pending schedule that is not paused; None when there is none."""

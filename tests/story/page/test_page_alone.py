@@ -1,7 +1,9 @@
 """The page where nothing has been sent yet, and where the server goes away."""
 
 import re
+import signal
 
+import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import Installation, opened
@@ -37,6 +39,29 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             assert page.request.get("/v1/stats").json()["pending"] == 1
             page.get_by_role("link", name="See its life").click()
             expect(page.locator("#state")).to_have_text("delivered")
+
+
+def test_a_server_that_hangs_is_told_too(browser, redis_url):
+    """No connection ends then: it only says nothing any more."""
+    settings = Settings(redis=redis_url, space="hangs", http_addr="127.0.0.1:0")
+    before = psutil.Process().children()
+    served = HttpProcess(settings, redis_url=redis_url)
+    (process,) = (one for one in psutil.Process().children() if one not in before)
+    page = browser.new_page()
+    page.goto(served.url)
+    live, lost = page.locator("#live"), page.get_by_role("alert")
+    expect(live).to_have_text("Live")
+    expect(page.locator("#number-pending b")).to_have_text("0")
+    process.send_signal(signal.SIGSTOP)
+    try:
+        expect(lost).to_contain_text("The connection is lost")
+        expect(live).to_have_text("Not connected")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    expect(lost).to_be_hidden()
+    expect(live).to_have_text("Live")
+    page.close()
+    served.close()
 
 
 def test_a_lost_connection_is_told_and_mended_by_itself(browser, redis_url):

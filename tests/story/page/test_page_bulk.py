@@ -40,6 +40,20 @@ def test_a_selection_is_shifted_after_a_dry_run_and_undone_from_the_audit_trail(
     assert installation.pending.get(b"orders-000001").due_ms == before
 
 
+def test_what_an_earlier_time_cannot_take_back_is_told(page):
+    page.goto("/?id_prefix=orders-000")
+    page.get_by_label("how long").fill("-2h")
+    page.get_by_role("button", name="Shift all by").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("500 schedules will be due 2h earlier. What is due sooner")
+    expect(dialog).to_contain_text("is delivered at once, and cannot be undone")
+    page.get_by_role("button", name="Back").click()
+    for nothing in ("0", "-0s", ""):
+        page.get_by_label("how long").fill(nothing)
+        page.get_by_role("button", name="Shift all by").click()
+        told(page, "Expected how long to shift")
+
+
 def test_many_of_one_caller_are_cancelled_and_come_back(page, installation):
     page.goto("/?id_prefix=emails-010&topic=emails&caller=shop")
     page.get_by_role("button", name="Cancel all").click()

@@ -58,6 +58,30 @@ def test_a_schedule_is_cancelled_and_brought_back_by_keys_alone(page, installati
     assert installation.pending.get(b"keyed-1") is None
     assert installation.pending.get(b"keyed-0") is not None
     expect(rows).to_have_count(2)
-    page.get_by_role("button", name="Undo").press("Enter")
+    expect(page.locator("#schedules tbody tr:focus")).to_have_attribute("data-id", "keyed-2")
+    page.keyboard.press("u")
     told(page, "1 of 1 undone")
     assert installation.pending.get(b"keyed-1") is not None
+    expect(page.locator("#schedules tbody tr:focus")).to_have_count(1)
+
+
+def test_what_has_the_focus_is_not_under_the_bar(page):
+    """The bar with the actions lies over the page's lower end."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto("/?topic=orders")
+    bar = page.locator("#bulk")
+    expect(bar).to_be_visible()
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox")
+    expect(field).to_be_focused()
+    wait_until(lambda: _bottom(field) <= bar.bounding_box()["y"], "the field is above the bar")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    row = page.locator("#schedules tbody tr:focus")
+    wait_until(lambda: _bottom(row) <= bar.bounding_box()["y"], "the row is above the bar")
+
+
+def _bottom(place):
+    box = place.bounding_box()
+    return box["y"] + box["height"]

@@ -1,6 +1,7 @@
 """The timeline of the future: what it shows, zoom, and what will be late."""
 
 import re
+import time
 
 import pytest
 from page_hands import address_of, chart_says, drag, settings, span_drawn_ms, topics_drawn
@@ -8,13 +9,15 @@ from pages import HOUR_MS, chart_ready, opened
 from playwright.sync_api import expect
 from servers import wait_until
 
+from sendlater.model import Record, Schedule
+
 pytestmark = pytest.mark.story
 
 
 def test_the_timeline_shows_the_future_by_topic_and_can_be_zoomed(page):
     chart_ready(page)
     assert {"emails", "orders"} <= set(topics_drawn(page))
-    expect(page.locator("#chart-table tbody")).to_contain_text(re.compile(r"orders \d"))
+    expect(page.locator("#chart-table tbody")).to_contain_text(re.compile(r"orders (≈ )?\d"))
     expect(page.locator("#spike")).to_contain_text("as assumed until it is measured")
     drag(page)
     page.get_by_role("button", name="Zoom to selection").click()
@@ -56,6 +59,26 @@ def test_each_spike_is_told_how_late_it_will_be(page):
     expect(page.locator("#chart text.late")).to_have_text("late 4.3 min")
     expect(page.locator("#spike")).to_contain_text("will be up to 4.3 min late")
     chart_says(page, "drains at")
+
+
+def test_a_burst_is_as_late_in_every_range(alone, browser):
+    """However wide a bar is: what is due at one instant is not spread over it."""
+    now_ms = time.time_ns() // 1_000_000
+    burst = (_at(b"%06d" % n, now_ms + 30 * HOUR_MS) for n in range(110_000))
+    alone.park(burst)
+    alone.park([_at(b"in years", now_ms + 9_000 * 24 * HOUR_MS)])
+    with opened(browser, alone) as page:
+        for name in ("week", "month", "all"):
+            page.get_by_role("button", name=name, exact=True).click()
+            expect(page.locator("#chart text.late")).to_have_text("late 2.2 s")
+        page.goto("/")
+        chart_ready(page)
+        week = page.get_by_role("button", name="week", exact=True)
+        expect(week).to_have_attribute("aria-pressed", "true")
+
+
+def _at(schedule_id, due_ms):
+    return Schedule(id=schedule_id, due_ms=due_ms, record=Record(topic="t", value=b"v"))
 
 
 def test_what_is_dragged_over_is_what_is_selected_in_every_time_zone(browser, installation):

@@ -18,6 +18,7 @@ from sendlater.server.auth import SESSION_S, Role, cookie_name, require
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
+from sendlater.store.timeline import due_ms_of_share
 
 router = APIRouter(include_in_schema=False)
 EVENT_S = 2.0
@@ -37,6 +38,8 @@ PAGES = {
 }
 FIRST_ASKED = ("/v1/stats", "/v1/schedules?limit=50")
 """What the overview asks for first: browsers fetch it while they still read the scripts."""
+MOST = 0.9
+"""The timeline shows at first when this share is due: one schedule of years to come is not all."""
 FROM_ELSEWHERE = ("/schedule", "/records")
 """Pages that other pages link to; they need a schedule or a topic."""
 
@@ -60,17 +63,19 @@ def _shell(request: Request) -> HTMLResponse:
         topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
         inboxes=" ".join(at.operations.inboxes),
         first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
-        last_due_ms=_last_due_ms(request) if name == "overview" else None,
+        **(_due_times(request) if name == "overview" else {}),
         recent=RECENT_COUNT_MAX * at.settings.shards,
         tail=TAIL_COUNT_MAX,
     )
 
 
-def _last_due_ms(request: Request) -> int | None:
+def _due_times(request: Request) -> dict[str, int | None]:
     """Where the timeline ends: with it, the page asks for its first chart without asking twice."""
     with suppress(Unavailable):
-        return server_state(request).operations.admin.last_due_ms()
-    return None
+        admin = server_state(request).operations.admin
+        most_ms = due_ms_of_share(admin.pending, MOST)
+        return {"last_due_ms": admin.last_due_ms(), "most_due_ms": most_ms}
+    return {}
 
 
 for _path in PAGES:

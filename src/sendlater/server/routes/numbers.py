@@ -1,6 +1,7 @@
 """REST: statistics, the histogram of due times, the last deliveries."""
 
 import itertools
+from functools import partial
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -12,10 +13,11 @@ from sendlater.limits import (
 )
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
-from sendlater.server.live_statistics import predicted_late_ms
 from sendlater.server.openapi import documented
+from sendlater.server.prediction import spikes_late_ms
 from sendlater.server.routes.schedules import answer, server_state
 from sendlater.server.selections import to_filter
+from sendlater.store import timeline
 
 router = APIRouter()
 
@@ -56,10 +58,16 @@ def histogram(
     end_ms = max(wanted.from_ms + buckets, (last_ms or wanted.from_ms) + 1)
     span = end_ms - wanted.from_ms
     edges = [wanted.from_ms + span * n // buckets for n in range(buckets + 1)]
-    got = admin.timeline(edges)
+    got = timeline.timeline(admin.pending, edges)
     before = admin.count(to_ms=edges[0] - 1) if edges[0] <= now_ms else 0
     ahead = [max(edge, now_ms) for edge in edges]  # what is past delivers nothing any more
-    late = predicted_late_ms(got.counts, ahead, waiting=before, drain_per_s=at.watch.drain_per_s)
+    late = spikes_late_ms(
+        got.counts,
+        ahead,
+        counts=partial(timeline.counts, admin.pending),
+        waiting=before,
+        drain_per_s=at.watch.drain_per_s,
+    )
     return answer(
         {
             "now_ms": now_ms,

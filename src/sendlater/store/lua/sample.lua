@@ -2,12 +2,13 @@
 -- how many recur.
 --
 -- keys: due record
--- args: samples_max:number
+-- args: samples_min:number samples_sum:number
 -- uses: tags
 -- rest: edge_ms, edge_ms, ...
 -- returns: {count, {topic, topic, ...}, recur, count, {...}, ...}, three for each [edge, next edge)
 --
--- The sample is spread evenly by rank; it is all of them if there are at most samples_max.
+-- The sample of a range is spread evenly by rank: samples_min, or the range's part of samples_sum if that is
+-- more; it is all of them if there are not so many.
 -- A packed record begins with its topic, after its tags: a string with a head of one byte (short) or
 -- two. What recurs has its plan as the first header.
 
@@ -37,13 +38,16 @@ local function recurs(packed, at)
     return head ~= 192 and string.sub(packed, first, first + #PLAN - 1) == PLAN
 end
 
+local below = {}
+for i = rest, #ARGV do
+    below[#below + 1] = redis.call('ZCOUNT', due, '-inf', '(' .. ARGV[i])
+end
+local sum = math.max(1, below[#below] - below[1])
 local found = {}
-local low = redis.call('ZCOUNT', due, '-inf', '(' .. ARGV[rest])
-for i = rest, #ARGV - 1 do
-    local high = redis.call('ZCOUNT', due, '-inf', '(' .. ARGV[i + 1])
-    local count = high - low
+for i = 1, #below - 1 do
+    local low, count = below[i], below[i + 1] - below[i]
     local topics, recur = {}, 0
-    local samples = math.min(count, samples_max)
+    local samples = math.min(count, math.max(samples_min, math.floor(samples_sum * count / sum)))
     for n = 0, samples - 1 do
         local rank = low + math.floor((n + 0.5) * count / samples)
         local packed = redis.call('HGET', record, redis.call('ZRANGE', due, rank, rank)[1])
@@ -56,6 +60,5 @@ for i = rest, #ARGV - 1 do
     found[#found + 1] = count
     found[#found + 1] = topics
     found[#found + 1] = recur
-    low = high
 end
 return found

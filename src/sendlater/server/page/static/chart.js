@@ -46,14 +46,14 @@ export function makeChart(place, { onView, onSelect }) {
   // One path for each topic: the bars of one colour.
   function bars() {
     const below = got.counts.map(() => 0);
-    return options.topics.map(([topic, counts], n) => {
+    return options.topics.map(([topic, counts, colour]) => {
       let path = "";
       counts.forEach((some, i) => {
         if (!some) return;
         path += bar(i, below[i], below[i] + some);
         below[i] += some;
       });
-      return svg("path", { class: `bar c${n}`, "data-topic": topic, "clip-path": "url(#inside)", d: path });
+      return svg("path", { class: `bar c${colour}`, "data-topic": topic, "clip-path": "url(#inside)", d: path });
     });
   }
   function bar(i, low, high) {
@@ -92,11 +92,11 @@ export function makeChart(place, { onView, onSelect }) {
   const late = () => options.spikes.flatMap((i) => {
     const [left, right] = [x(got.edges_ms[i]), x(got.edges_ms[i + 1])];
     const until = Math.max(right, x(got.edges_ms[i] + got.late_ms[i]));
-    const above = Math.max(TOP - 6, y(got.counts[i]) - 6), text = `late ${span(got.late_ms[i])}`;
+    const above = Math.max(TOP - 4, y(got.counts[i]) - 6), text = `late ${span(got.late_ms[i])}`;
     if (right < LEFT || left > width - RIGHT) return [];
     const flip = right + 80 > width - RIGHT;
     return [svg("rect", { class: "late", x: left, y: above, width: Math.max(2, until - left), height: 3, "clip-path": "url(#inside)" }),
-      svg("text", { class: "late", x: flip ? left - 6 : right + 6, y: above + 6, "text-anchor": flip ? "end" : "start" }, text)];
+      svg("text", { class: "late", x: flip ? right : left, y: above - 4, "text-anchor": flip ? "end" : "start" }, text)];
   });
   function selection() {
     const both = brush ?? options.selected;
@@ -117,8 +117,8 @@ export function makeChart(place, { onView, onSelect }) {
     tip.hidden = hover === null || !(got.counts[hover] || got.held[hover] || brush);
     if (tip.hidden) return;
     const red = overdueCounts(got)[hover];
-    tip.replaceChildren(el("b", {}, `${count(got.counts[hover])} due`), el("span", {}, `${timeText(got.edges_ms[hover])} – ${timeText(got.edges_ms[hover + 1]).slice(11)}`),
-      ...options.topics.map(([topic, counts], n) => counts[hover] ? el("span", {}, el("i", { class: `c${n}` }), `${topic} ${got.sampled && counts[hover] < got.counts[hover] ? "≈ " : ""}${count(counts[hover])}`) : null).filter(Boolean),
+    tip.replaceChildren(el("b", {}, `${count(got.counts[hover])} due`), el("span", {}, fromTo(got.edges_ms[hover], got.edges_ms[hover + 1])),
+      ...options.topics.map(([topic, counts, colour]) => counts[hover] ? el("span", {}, el("i", { class: `c${colour}` }), `${topic} ${got.sampled ? "≈ " : ""}${count(counts[hover])}`) : null).filter(Boolean),
       ...(got.recurring[hover] ? [el("span", {}, el("i", { class: "recurring" }), `${count(got.recurring[hover])} recurring`)] : []),
       ...(got.held[hover] ? [el("span", {}, el("i", { class: "held" }), `${count(got.held[hover])} held by limits until then`)] : []),
       ...(red ? [el("span", { class: "bad" }, `${count(red)} overdue`)] : []),
@@ -185,6 +185,11 @@ export function makeChart(place, { onView, onSelect }) {
   });
   new ResizeObserver(() => draw()).observe(place);
   return { draw, busy: () => held !== null || performance.now() - moved < ASK_AFTER_MS };
+}
+
+function fromTo(from, to) {
+  const [begins, ends] = [timeText(from), timeText(to)];
+  return `${begins} – ${begins.slice(0, 10) === ends.slice(0, 10) ? ends.slice(11) : ends}`;
 }
 
 // Of each bar, what is overdue: all of those that end before now, and of the one that now is in, the rest of the sum.

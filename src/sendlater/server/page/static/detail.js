@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, query, say, span, state, time, undone, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, put, query, say, span, state, time, undone, visible, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -7,6 +7,7 @@ const path = given("b")
   ? "/v1/schedules/" + Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
   : "/v1/schedules/" + encodeURIComponent(id);
 const [VERSIONS, DELIVERIES, CHANGES] = [20, 20, 500];
+const NEW_TIME = /^(\+?P?[\dT]|\+)/i;
 
 function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {}, value)); }
 const placeOf = (record) => `${record.topic}-${record.place.replace("/", "@")}`;
@@ -95,8 +96,8 @@ async function showPlan(plan) {
     cron: plan.cron, zone: plan.zone, every: plan.every_ms && `${plan.every_ms}ms`, start: iso(plan.planned_ms),
     end: plan.end_ms && iso(plan.end_ms), count: Math.min(NEXT, plan.left ?? NEXT),
   })).catch(() => ({ times: [], times_ms: [], notes: [] }));
-  const inZone = (n) => (plan.zone ? ` ${told.times[n].replace("T", " ").replace(".000", "")} ${plan.zone}` : null);
-  $("#next").replaceChildren(...told.times_ms.map((ms, n) => el("li", {}, when(ms), inZone(n), told.notes[n] ? el("b", { class: "note" }, told.notes[n]) : null)));
+  const inZone = (n) => (plan.zone ? el("span", { class: "zone" }, `${told.times[n].replace("T", " ").replace(".000", "")} ${plan.zone}`) : null);
+  $("#next").replaceChildren(...told.times_ms.map((ms, n) => el("li", {}, when(ms), " ", inZone(n), told.notes[n] ? el("b", { class: "note" }, told.notes[n]) : null)));
 }
 
 async function showLife(one) {
@@ -107,7 +108,7 @@ async function showLife(one) {
 }
 function showDelivered(each, record) {
   $("#facts").replaceChildren();
-  $("#one").textContent = id;
+  $("#one").textContent = visible(id);
   $("#state").replaceChildren(state("delivered"));
   fact("due", when(each.due_ms)); fact("topic", each.topic); fact("late by", span(each.late_ms));
   if (!record) return;
@@ -127,7 +128,8 @@ const taken = (action) => async () => {
 };
 function deed(label, words, work, { action = "", kind = "" } = {}) {
   return el("button", { type: "button", class: kind, onclick: guard(async () => {
-    if (!(await confirmed(`${label}?`, words, { danger: kind === "danger" }))) return;
+    const what = typeof words === "function" ? words() : words;
+    if (!(await confirmed(`${label}?`, what, { danger: kind === "danger" }))) return;
     const told = await work();
     const done = DONE.has(told.answer);
     say(`${label}: ${told.answer}.`, { undo: action && done && can.admin ? taken(action) : null, bad: !done });
@@ -143,6 +145,11 @@ function offerRecurring(plan) {
       : deed("Pause", "Nothing of it is delivered until it is resumed.", act("pause")),
     deed("Trigger", "One more is delivered at once; the plan stays as it is.", act("trigger")));
 }
+function newTime(text) {
+  if (!NEW_TIME.test(text)) throw new Error(`Expected when: +1h, or 2026-12-01T08:00:00Z; got ${text || "nothing"}`);
+  if (Date.parse(text) <= Date.now()) return `${text} is past: it will be delivered at once. This cannot be undone.`;
+  return `It will be due ${text.startsWith("+") ? `${text.slice(1)} from now` : `at ${text}`}. This can be undone.`;
+}
 function offerActions(one) {
   if (one.plan) offerRecurring(one.plan);
   const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path), { action: "cancel", kind: "danger" });
@@ -151,18 +158,19 @@ function offerActions(one) {
   $("#actions").append(
     cancel,
     deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path + ":deliver-now")),
-    deed("Move to", "It gets another due time. This can be undone.", () => ask("PATCH", path, { due_at: to.value }), { action: "reschedule" }), to);
+    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path, { due_at: to.value }), { action: "reschedule" }), to);
 }
 
 async function show() {
   for (const place of ["#facts", "#actions", "#state"]) $(place).replaceChildren();
   $("#payload-part").hidden = $("#plan-part").hidden = true;
-  $("#one").textContent = id;
+  $("#one").textContent = visible(id);
+  if (!id && !given("b")) { put($("#one"), "Which schedule?"); fact("expected", "an address that ends with ?id= and the schedule's id"); return; }
   let one = null;
   try { one = await ask("GET", path); } catch (error) { fact("state", error.message); }
   if (one) {
-    $("#one").textContent = one.id;
-    document.title = `${one.id} - sendlater`;
+    $("#one").textContent = visible(one.id);
+    document.title = `${visible(one.id)} - sendlater`;
     $("#state").replaceChildren(state(one.state));
     fact("due", one.plan?.paused ? "when it is resumed" : when(one.due_ms)); fact("topic", one.topic);
     if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));

@@ -1,5 +1,5 @@
 // The last deliveries, and sending some of them again.
-import { $, ask, badge, can, chosenPlaces, confirmed, el, given, guard, isLive, onBack, onKey, onStats, pageOf, query, remember, rowsOrNone, say, selectAll, span, time } from "./shared.js";
+import { $, ask, badge, can, chosenPlaces, confirmed, el, given, guard, isLive, needsChosen, onBack, onKey, onStats, pageOf, query, remember, rowsOrNone, say, selectAll, span, time, visible } from "./shared.js";
 
 const [SHOWN, AGAIN_MAX, LATE_MS] = [200, 50, 1000];
 const form = $("#filter");
@@ -15,7 +15,7 @@ async function show({ quiet = false } = {}) {
   shown = got.items;
   rowsOrNone("#deliveries", shown.map((one, n) => el("tr", {},
     el("td", {}, can.admin ? el("input", { type: "checkbox", value: String(n), "aria-label": `select ${one.id}` }) : ""),
-    el("td", { class: "id" }, el("a", { href: pageOf(one) }, one.id)), el("td", {}, one.topic),
+    el("td", { class: "id" }, el("a", { href: pageOf(one) }, visible(one.id))), el("td", {}, one.topic),
     el("td", { class: "time" }, time(one.due_ms)), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, badge(span(one.late_ms), one.late_ms > LATE_MS ? "bad" : "good")))), given("search") ? "No delivery matches." : "Nothing has been delivered yet.");
 }
 form.addEventListener("submit", guard(async (event) => {
@@ -35,11 +35,11 @@ async function deliverAgain(ones) {
   }
   say(`${done} redriven` + (missing ? `, ${missing} not: no longer on their topic.` : "."), { bad: missing > 0 });
 }
-if (can.admin) $("#actions").append(selectAll("#deliveries"), el("button", { type: "button", onclick: guard(async () => {
+if (can.admin) $("#actions").append(selectAll("#deliveries"), needsChosen("#deliveries", el("button", { type: "button", onclick: guard(async () => {
   const ones = chosenPlaces("#deliveries").map((n) => shown[n]);
   if (ones.length > AGAIN_MAX) throw new Error(`select at most ${AGAIN_MAX}`);
   if (await confirmed(`Redrive ${ones.length}?`, "They are delivered again, at once, under new ids.", { danger: false })) await deliverAgain(ones);
-}) }, "Redrive selected"));
+}) }, "Redrive selected")));
 
 onKey("/", () => form.elements.search.focus());
 onBack(guard(() => show({ quiet: true })));

@@ -1,7 +1,7 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
 import { $, ask, count, el, given, guard, onBack, onStats, put, short, span } from "./shared.js";
 import { askTimeline, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
-import { callersSeen, fillField, look, onSelected, search, showPage, tagsSeen } from "./table.js";
+import { callersSeen, fillField, isCostly, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
 import { drawSpark } from "./spark.js";
@@ -13,7 +13,7 @@ let trendAsked = 0, tableAsked = Date.now(), firstStart = null;
 function sentence(s) {
   const late = s.late_hour_ms ?? {};
   if (s.error || s.service_heard_ms == null || s.service_heard_ms > HEARD_MS_MAX) return ["bad", s.why[0] ?? "Nothing is known."];
-  if (s.overdue && s.delivered_per_s > 0) return ["bad", `Late: ${count(s.overdue)} overdue, draining at ${count(s.delivered_per_s)}/s, done in ${span((s.overdue / s.delivered_per_s) * 1000)}`];
+  if (s.overdue && s.delivered_per_s >= 1) return ["bad", `Late: ${count(s.overdue)} overdue, draining at ${count(s.delivered_per_s)}/s, done in ${span((s.overdue / s.delivered_per_s) * 1000)}`];
   if (s.overdue) return ["bad", `Late: ${count(s.overdue)} overdue, the oldest by ${span(s.oldest_overdue_ms)}, and nothing is delivered`];
   if (late.p99 == null) return ["good", `Ready: nothing has been due in ${hour(late.window_s)}`];
   if (late.p99 > LATE_MS) return ["warn", `On time again: p99 was ${span(late.p99)} over ${hour(late.window_s)}`];
@@ -33,7 +33,7 @@ function showNumbers(s) {
   const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
   number("late", span(late.p99), late.p50 == null ? "nothing delivered yet" : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
   number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
-  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${short(s.due["1m"] ?? 0)} in a minute, ${short(s.due["1h"] ?? 0)} in an hour, ${short(s.due["1d"] ?? 0)} in a day`);
+  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${short(s.due["1m"] ?? 0)} in 1 min, ${short(s.due["1h"] ?? 0)} in 1 h, ${short(s.due["1d"] ?? 0)} in 1 d`);
   number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);
 }
 async function showTrend() {
@@ -63,11 +63,19 @@ function showHealth(s) {
   vital("dead", "Dead", count(s.dead), s.dead > 0);
   if (s.limits && Object.keys(s.limits).length) vital("limits", "Held by limits", count(s.limited));
   if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
-  const more = s.why.filter((one) => one !== $("#headline-text").textContent), told = more.join("\n");
-  if (($("#why").dataset.told ?? "") === told) return;
-  $("#why").dataset.told = told;
-  $("#why").replaceChildren(...more.map((one) => el("li", {}, one)));
-  $("#health").open = more.length > 0;
+  const more = s.why.filter((one) => one !== $("#headline-text").textContent);
+  const told = [...s.why.map((one) => [one]), ...LEFT.filter(([name]) => s[name]).map(([name, path, what]) => [`${count(s[name])} ${what} `, el("a", { href: path }, "Look at them")])];
+  tellWhy(told, more.join("\n"));
+}
+// What was refused or failed stays until somebody looks: it is told, but does not open the row.
+const LEFT = [["rejected", "/rejected", "records were rejected since the store was made; the reason is in their headers."], ["dead", "/dead", "messages are dead: their handler failed, or they expired."]];
+function tellWhy(told, opening) {
+  const place = $("#why"), text = told.map(([first]) => first).join("\n");
+  if (place.dataset.told !== text) place.replaceChildren(...told.map((parts) => el("li", {}, ...parts)));
+  place.dataset.told = text;
+  if ((place.dataset.opening ?? "") === opening) return;
+  place.dataset.opening = opening;
+  $("#health").open = opening !== "";
 }
 
 function showStats(s) {
@@ -80,11 +88,13 @@ function showStats(s) {
   const empty = !s.error && !s.pending && !s.delivered;
   if (firstStart || empty) (firstStart ??= import("./first.js")).then((first) => first.show(s, empty));
   if (!performance.getEntriesByName("numbers-shown").length) performance.mark("numbers-shown");
-  // The first page follows the time, unless one is at work in it.
-  if (Date.now() - tableAsked > TABLE_MS && !given("cursor") && !$("#rows").matches(":hover, :focus-within")) {
-    tableAsked = Date.now();
-    guard(showPage)();
-  }
+  // The first page follows the time, unless one is at work in it, or asking for it costs much.
+  if (Date.now() - tableAsked < TABLE_MS || given("cursor")) return;
+  const used = $("#rows").matches(":hover, :focus-within") || $("dialog[open]");
+  tellStill(used ? "they stand still while you are at them" : isCostly() ? "few match, so they are not looked for again by themselves" : "");
+  if (used || isCostly()) return;
+  tableAsked = Date.now();
+  guard(showPage)();
 }
 
 // --- the parts know each other here ---

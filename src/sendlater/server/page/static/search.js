@@ -14,19 +14,33 @@ export function read(text) {
     const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
     if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
     if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
-    if (key === "due") Object.assign(found, readDue(value));
+    if (key === "due") readDue(value, found);
     else if (key === "state" && !["pending", "claimed"].includes(value)) throw new Error(`Expected state:pending or state:claimed, got ${whole}`);
-    else if (key && key !== "id") found[key] = value;
+    else if (key && key !== "id") once(found, key, value, key);
     else if (found.id_prefix) throw new Error(`Expected one id, got ${found.id_prefix} and ${value}`);
     else found.id_prefix = quoted === undefined ? value.replace(/\*$/, "") : value;
   }
   return found;
 }
+function once(found, name, value, key) {
+  if (found[name]) throw new Error(`Expected ${key}: once, got ${found[name]} and ${value}`);
+  found[name] = value;
+}
 const relative = (text) => (/^\d[\dhmsdw]*$/i.test(text) && !/^\d{5,}$/.test(text) ? `+${text}` : text);
-function readDue(value) {
+const UNITS = { s: 1e3, m: 60e3, h: 3600e3, d: 86400e3, w: 7 * 86400e3 };
+// As an instant, if it is one for sure: the server reads more forms.
+function instant(text) {
+  const parts = [...text.matchAll(/(\d+)([smhdw])/gi)];
+  if (text.startsWith("+") && parts.map(([all]) => all).join("") === text.slice(1)) return Date.now() + parts.reduce((sum, [, n, unit]) => sum + n * UNITS[unit.toLowerCase()], 0);
+  return Date.parse(text);
+}
+function readDue(value, found) {
   const [from, to] = value.startsWith("<") ? ["", value.slice(1)] : value.startsWith(">") ? [value.slice(1), ""] : value.split("..");
   if (to === undefined) throw new Error(`Expected due:<2h, due:>1h or due:1h..2h, got due:${value}`);
-  return { due_from: relative(from), due_to: relative(to) };
+  if (!from && !to) throw new Error(`Expected a time after due:, such as due:<2h, got due:${value}`);
+  if (from) once(found, "due_from", relative(from), "due");
+  if (to) once(found, "due_to", relative(to), "due");
+  if (found.due_from && found.due_to && instant(found.due_from) > instant(found.due_to)) throw new Error(`Expected due: from sooner to later, got ${from || found.due_from} and ${to || found.due_to}`);
 }
 // The text of a filter, so that an address fills the field.
 export function write(filter) {
@@ -71,6 +85,7 @@ function offer() {
     return one;
   }));
   list.hidden = false;
+  list.scrollIntoView({ block: "nearest" });
   field.setAttribute("aria-expanded", "true");
 }
 function take(text) {
@@ -89,7 +104,7 @@ field.addEventListener("input", offer);
 field.addEventListener("focus", offer);
 field.addEventListener("blur", shut);
 field.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") { if (list.hidden) field.blur(); else { event.preventDefault(); shut(); } }
+  if (event.key === "Escape" && !list.hidden) { event.preventDefault(); shut(); }
   else if (!list.hidden && ["ArrowDown", "ArrowUp"].includes(event.key)) { event.preventDefault(); step(event.key === "ArrowDown" ? 1 : -1); }
   else if (!list.hidden && at >= 0 && event.key === "Enter") { event.preventDefault(); take(list.children[at].dataset.text); }
   else if (event.key === "Enter") shut();

@@ -30,7 +30,9 @@ export async function ask(method, path, data) {
   return told;
 }
 
+// What somebody does next takes away the error before it.
 export const guard = (work) => async (...given) => {
+  if (given[0] instanceof Event) hush();
   try { await work(...given); } catch (error) { say(error instanceof TypeError ? "The server does not answer." : error.message, { bad: true }); }
 };
 
@@ -81,8 +83,11 @@ export function time(ms) {
 // Both at once: how long from now, and when.
 export const when = (ms) => el("span", { class: "when" }, el("span", { class: "away", "data-ms": ms }, away(ms)), time(ms));
 export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
+// Characters that hide, or that turn others around, are told by their number; spaces at the ends are seen.
+const HIDDEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+export const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`).replace(/^ +| +$/g, (some) => "␣".repeat(some.length));
 export const badge = (text, kind = "") => el("span", { class: `badge ${kind}` }, text);
-const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad" };
+const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad", overdue: "bad", held: "" };
 export const state = (name) => badge(name, KINDS[name] ?? "");
 // Of a plan nothing is rounded.
 function exactly(ms) {
@@ -94,11 +99,32 @@ function exactly(ms) {
   }
   return parts.join(" ");
 }
+// The common forms of cron; of others the five fields are named.
+const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const dayOf = (text) => DAYS[/^[0-7]$/.test(text) ? text % 7 : DAYS.findIndex((name) => name.slice(0, 3).toUpperCase() === text.toUpperCase())];
+function daysOf(text) {
+  const days = text.split(",").map((part) => part.split("-").map(dayOf));
+  return days.every((both) => both.length <= 2 && both.every(Boolean)) ? days.map((both) => both.join(" to ")).join(", ") : null;
+}
+function cronInWords(cron) {
+  const [minute, hour, day, month, week] = cron.split(/\s+/), whole = (text) => /^\d+$/.test(text), any = (...all) => all.every((text) => text === "*");
+  const clock = whole(minute) && whole(hour) && month === "*" ? `at ${hour.padStart(2, "0")}:${minute.padStart(2, "0")}` : null;
+  if (clock && any(day, week)) return `every day ${clock}`;
+  if (clock && any(day) && daysOf(week)) return `every ${daysOf(week)} ${clock}`;
+  if (clock && any(week) && whole(day)) return `on day ${day} of every month ${clock}`;
+  if (any(hour, day, month, week)) {
+    if (whole(minute)) return `every hour, ${minute} min past`;
+    const every = minute.match(/^\*\/(\d+)$/)?.[1];
+    if (every && 60 % every === 0) return `every ${every} min`;
+    if (minute === "*") return "every minute";
+  }
+  return "minute, hour, day of month, month, day of week";
+}
 // When a recurring schedule comes.
 export function inWords(plan) {
   const jitter = plan.jitter_ms ? `, up to ${exactly(plan.jitter_ms)} later` : "";
   if (!plan.cron) return `every ${exactly(plan.every_ms)}${jitter}`;
-  return `at ${plan.cron} (minute, hour, day of month, month, day of week), ${plan.zone ?? "UTC"}${jitter}`;
+  return `${cronInWords(plan.cron)} (${plan.cron}), ${plan.zone ?? "UTC"}${jitter}`;
 }
 export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });
 
@@ -127,15 +153,19 @@ times.addEventListener("change", () => {
 export const onTimes = (told) => listeners.times.push(told);
 
 // --- live numbers ---
-// The browser tries again by itself, except after an answer that is no stream: then we do.
-const AGAIN_MS = 2000;
-let source = null, again = 0;
+// The browser tries again by itself, except after an answer that is no stream: then we do. A server that
+// hangs is no error for the browser: it only says nothing, and then we ask anew.
+const [AGAIN_MS, SILENT_MS] = [2000, 10_000];
+let source = null, again = 0, heard = 0;
 const live = $("#live");
 export const isLive = () => live.getAttribute("aria-pressed") === "true";
+const tellLive = () => { live.classList.toggle("lost", !$("#connection").hidden); put(live, !isLive() ? "Paused" : $("#connection").hidden ? "Live" : "Not connected"); };
+setInterval(() => { if (source && Date.now() - heard > SILENT_MS) { lost(); follow(); } }, AGAIN_MS);
 function lost() {
   const place = $("#connection");
   put(place, "The connection is lost; what you see is from before. Trying again…");
   place.hidden = false;
+  tellLive();
   if (source?.readyState === EventSource.CLOSED) { clearTimeout(again); again = setTimeout(follow, AGAIN_MS); }
 }
 function follow() {
@@ -143,11 +173,14 @@ function follow() {
   if (source) source.close();
   source = null;
   if (document.hidden || !isLive() || !listeners.stats.length) return;
+  heard = Date.now();
   source = new EventSource("/v1/events");
   source.addEventListener("error", lost);
   source.addEventListener("stats", (event) => {
     const was = !$("#connection").hidden;
     $("#connection").hidden = true;
+    heard = Date.now();
+    tellLive();
     const told = JSON.parse(event.data);
     listeners.stats.forEach((one) => one(told));
     retell();
@@ -157,7 +190,8 @@ function follow() {
 function turn() {
   const on = !isLive();
   live.setAttribute("aria-pressed", String(on));
-  put(live, on ? "Live" : "Paused");
+  if (!on) $("#connection").hidden = true;
+  tellLive();
   follow();
 }
 live.addEventListener("click", turn);
@@ -174,6 +208,7 @@ export function say(text, { bad = false, undo = null } = {}) {
   $("#toast-undo").hidden = !undo;
   $("#toast-undo").onclick = undo && guard(async () => { $("#toast-undo").hidden = true; await undo(); });
 }
+const hush = () => { if ($("#toast").className === "bad") $("#toast").hidden = true; };
 $("#toast-close").addEventListener("click", () => { $("#toast").hidden = true; });
 export async function undone(id) {
   const done = await ask("POST", `/v1/audit/${id}:undo`);
@@ -188,6 +223,7 @@ export function confirmed(title, text, { danger = true, yes = "Do it" } = {}) {
   $("#ask-yes").className = danger ? "danger" : "main";
   put($("#ask-yes"), yes);
   dialog.returnValue = "no";
+  hush();
   dialog.showModal();
   return new Promise((done) => {
     dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
@@ -195,7 +231,7 @@ export function confirmed(title, text, { danger = true, yes = "Do it" } = {}) {
 }
 
 // --- keys ---
-const keys = { "?": () => $("#help").showModal(), p: turn };
+const keys = { "?": () => $("#help").showModal(), p: turn, u: () => { if (!$("#toast").hidden && !$("#toast-undo").hidden) $("#toast-undo").click(); } };
 export const onKey = (key, work) => { keys[key] = work; };
 const typing = (place) => place.matches("input:not([type=checkbox]), select, textarea, [contenteditable]");
 addEventListener("keydown", (event) => {
@@ -220,8 +256,19 @@ export function selectAll(table) {
   box.addEventListener("change", () => document.querySelectorAll(`${table} tbody input[type=checkbox]`).forEach((one) => { one.checked = box.checked; }));
   return el("label", { class: "check" }, box, " all shown");
 }
-// A table without rows says so.
-export function rowsOrNone(table, rows, none) {
-  const columns = document.querySelectorAll(`${table} thead th`).length;
-  $(`${table} tbody`).replaceChildren(...(rows.length ? rows : [el("tr", { class: "none" }, el("td", { colspan: columns }, none))]));
+// Without chosen rows there is nothing to do.
+export function needsChosen(table, button) {
+  const tell = () => { button.disabled = !document.querySelector(`${table} tbody input:checked`); };
+  $(table).closest(".panel").addEventListener("change", tell);
+  tell();
+  return button;
 }
+// A table without rows says so. On a narrow screen each cell is a line of its own, behind the head of its column.
+export function rowsOrNone(table, rows, none) {
+  const heads = Array.from(document.querySelectorAll(`${table} thead th`), (one) => one.textContent);
+  for (const one of rows) [...one.children].forEach((cell, n) => { cell.dataset.head = heads[n]; });
+  $(`${table} tbody`).replaceChildren(...(rows.length ? rows : [el("tr", { class: "none" }, el("td", { colspan: heads.length }, none))]));
+  $(table).dispatchEvent(new Event("change", { bubbles: true }));
+}
+// Where one is must be seen, however narrow the screen.
+$("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

@@ -1,10 +1,12 @@
 // The table of schedules: pages, columns, rows that are selected, and the keys.
-import { $, ask, can, count, el, given, inWords, onKey, pageOf, query, remember, state, when } from "./shared.js";
+import { $, ask, can, count, el, given, inWords, onKey, pageOf, put, query, remember, state, visible, when } from "./shared.js";
 import { FIELDS, read, write } from "./search.js";
 
 const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
+// More requests than this for one page are not made again by themselves.
+const [COSTLY_ASKS, LATE_MS] = [5, 1000];
 const COLUMNS = {
-  state: ["state", (one) => state(one.state)],
+  state: ["state", (one) => state(one.held ? "held" : one.state === "pending" && !one.plan?.paused && one.due_ms < Date.now() - LATE_MS ? "overdue" : one.state)],
   due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
   again: ["comes again", (one) => (one.plan ? inWords(one.plan) : "")],
   topic: ["topic", (one) => one.topic],
@@ -19,7 +21,9 @@ const FIRST = innerWidth < 640 ? ["due", "topic"] : ["state", "due", "topic", "c
 // By id, over all pages.
 export const selected = new Map();
 const field = $("#search");
-let next = null, showing = 0, shown = [], changed = () => {};
+let next = null, showing = 0, shown = [], asks = 0, still = "", changed = () => {};
+export const isCostly = () => asks > COSTLY_ASKS;
+export function tellStill(why) { still = why; tellPage(); }
 export const onSelected = (work) => { changed = work; };
 export const tagsSeen = () => [...new Set(shown.flatMap((one) => one.tags ?? []))];
 export const callersSeen = () => [...new Set(shown.map((one) => one.caller).filter(Boolean))];
@@ -33,7 +37,7 @@ const columns = () => (given("columns") || localStorage.getItem("columns") || FI
 async function* gather() {
   const items = [];
   next = given("cursor");
-  for (let asks = 0; asks < ASKS_MAX && items.length < ROWS && next !== null; asks += 1) {
+  for (asks = 0; asks < ASKS_MAX && items.length < ROWS && next !== null; asks += 1) {
     const got = await ask("GET", "/v1/schedules?" + query({ ...filter(), order: given("order"), cursor: next, limit: ROWS - items.length }));
     next = got.next_cursor;
     items.push(...got.items);
@@ -49,6 +53,12 @@ export async function showPage() {
       shown = items;
       showRows();
     }
+    still = "";
+    tellPage();
+  } catch (error) {
+    if (mine !== showing) return;
+    [shown, next] = [[], null];
+    showRows(error instanceof TypeError ? "The server does not answer." : error.message);
   } finally {
     if (mine === showing) $("#schedules").removeAttribute("aria-busy");
   }
@@ -72,27 +82,34 @@ function showHead() {
 }
 function row(one) {
   const box = el("input", { type: "checkbox", tabindex: "-1", "aria-label": `select ${one.id}`, disabled: Boolean(one.id_base64), title: one.id_base64 && "An id that is not text can be changed on its own page." });
-  const made = el("tr", { tabindex: "-1", "data-id": one.id }, can.admin ? el("td", { class: "box" }, box) : null,
-    el("td", { class: "id" }, el("a", { href: pageOf(one), tabindex: "-1" }, one.id)),
+  const made = el("tr", { tabindex: "-1", "data-id": one.id, "data-b": one.id_base64 }, can.admin ? el("td", { class: "box" }, box) : null,
+    el("td", { class: "id" }, el("a", { href: pageOf(one), tabindex: "-1" }, visible(one.id))),
     ...columns().map((name) => el("td", { class: `col-${name}` }, COLUMNS[name][1](one))));
   box.addEventListener("change", () => { choose(one, box.checked); mark(); });
   return made;
 }
-function showRows() {
-  const focused = document.activeElement?.closest?.("#schedules tbody tr")?.dataset.id;
+// Where the focus was, it stays: on the same schedule, or on what is now in its place.
+function showRows(refused = "") {
+  const held = document.activeElement?.closest?.("#schedules tbody tr"), focused = held?.dataset.id, at = held ? [...held.parentNode.children].indexOf(held) : 0;
   showHead();
-  const none = Object.keys(filter()).length ? "Nothing pending matches this filter." : "Nothing is pending.";
+  const none = refused || (Object.keys(filter()).length ? "Nothing pending matches this filter." : "Nothing is pending.");
   const place = $("#schedules tbody");
-  place.replaceChildren(...(shown.length ? shown.map(row) : [el("tr", { class: "none" }, el("td", { colspan: columns().length + 2 }, none))]));
-  const again = [...place.children].find((each) => focused && each.dataset.id === focused);
-  if (again) again.focus();
-  (again ?? place.firstElementChild).tabIndex = 0;
+  place.replaceChildren(...(shown.length ? shown.map(row) : [el("tr", { class: refused ? "none bad" : "none" }, el("td", { colspan: columns().length + 2 }, none))]));
+  const all = [...place.children], again = held && (all.find((each) => each.dataset.id === focused) ?? all[Math.min(at, all.length - 1)]);
+  (again ?? all[0]).tabIndex = 0;
+  if (again) again.focus({ preventScroll: true });
   $("#next").disabled = !next;
   $("#first").disabled = !given("cursor");
-  $("#page-note").textContent = shown.length ? `${shown.length} shown${next ? "; there may be more" : ""}` : "";
+  tellPage();
   mark();
   if (!performance.getEntriesByName("table-shown").length) performance.mark("table-shown");
 }
+
+function tellPage() {
+  const told = shown.length ? [`${shown.length} shown${next ? "; there may be more" : ""}`, still] : [still];
+  put($("#page-note"), told.filter(Boolean).join("; "));
+}
+export const toRow = () => $("#schedules tbody tr[tabindex='0']")?.focus();
 
 // --- selecting ---
 function choose(one, on) { if (on) selected.set(one.id, one); else selected.delete(one.id); }
@@ -120,6 +137,7 @@ function go(by) {
 }
 for (const [key, by] of [["ArrowDown", 1], ["ArrowUp", -1], ["j", 1], ["k", -1]]) onKey(key, () => go(by));
 onKey("/", () => { field.focus(); field.select(); });
+field.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.defaultPrevented) { event.preventDefault(); fillField(); field.blur(); } });
 const ROW_KEYS = {
   " ": (tr) => { const box = tr.querySelector("input"); if (box && !box.disabled) box.click(); },
   Enter: (tr) => location.assign(tr.querySelector("a").href),

@@ -10,6 +10,7 @@ const ALL_MS_MIN = 60_000;
 const SPIKES_TOLD = 3;
 const LATE_WORTH_TELLING_MS = 1000;
 const REDRAW_MS = 4000;
+const most_ms = Number(body.mostDue) || 0;
 let range, zoomed, selected, got = null;
 let last_ms = Math.min(Number(body.lastDue) || 0, LAST_MS);
 let asked = 0, answered = 0;
@@ -19,12 +20,13 @@ export const onTopic = (work) => { filter = work; };
 export const topicsSeen = () => Object.keys(got?.topics ?? {});
 
 const chart = makeChart($("#chart"), {
-  onView: (view) => show(view ? { zoom_from: iso(Math.round(view[0])), zoom_to: iso(Math.round(view[1])) } : { zoom_from: "", zoom_to: "" }, { replace: true }),
+  // One step back is where one came from, however often the wheel turned.
+  onView: (view) => show(view ? { zoom_from: iso(Math.round(view[0])), zoom_to: iso(Math.round(view[1])) } : { zoom_from: "", zoom_to: "" }, { replace: zoomed !== null }),
   onSelect: select,
 });
 
 export function readAddress() {
-  range = RANGES.some(([name]) => name === given("range")) ? given("range") : "all";
+  range = RANGES.some(([name]) => name === given("range")) ? given("range") : usual();
   const both = (from, to) => { const found = [given(from), given(to)].map((text) => Date.parse(text)); return found.some(Number.isNaN) ? null : found; };
   zoomed = both("zoom_from", "zoom_to");
   selected = both("due_from", "due_to");
@@ -37,6 +39,12 @@ function show(changes, how) {
   remember(changes, how);
   readAddress();
   return guard(drawTimeline)();
+}
+
+// A few schedules of years to come must not make the coming days one bar: the range in which most are due.
+function usual() {
+  const now = Date.now(), [name, length] = RANGES.find(([, length]) => length >= most_ms - now) ?? ["all", 0];
+  return most_ms && now + length < last_ms ? name : "all";
 }
 
 // Now is a little right of the left edge, so that there is a place for what is overdue.
@@ -73,7 +81,7 @@ function redraw() {
   const recurring = sum(got.recurring), held = sum(got.held), names = [...topics.map(([topic]) => topic), recurring > 0, held, got.overdue].join("\n");
   if ($("#legend").dataset.names === names) return;
   $("#legend").dataset.names = names;
-  $("#legend").replaceChildren(...topics.map(([topic], n) => el("button", { type: "button", class: "plain", disabled: !(topic in got.topics), onclick: () => filter(topic) }, el("i", { class: `c${n}` }), topic)),
+  $("#legend").replaceChildren(...topics.map(([topic, , colour]) => el("button", { type: "button", class: "plain", disabled: !(topic in got.topics), onclick: () => filter(topic) }, el("i", { class: `c${colour}` }), topic)),
     ...(recurring ? [el("span", {}, el("i", { class: "recurring" }), "recurring")] : []),
     ...(held ? [el("span", {}, el("i", { class: "held" }), `${count(held)} held by limits`)] : []),
     ...(got.overdue ? [el("span", { class: "bad" }, el("i", { class: "overdue" }), `${count(got.overdue)} overdue`)] : []));
@@ -82,9 +90,24 @@ const sum = (counts) => counts.reduce((a, b) => a + b, 0);
 function topTopics(topics) {
   const all = Object.entries(topics).sort((a, b) => sum(b[1]) - sum(a[1]));
   const rest = all.length > COLOURS ? all.splice(COLOURS - 1) : [];
-  all.sort((a, b) => (a[0] < b[0] ? -1 : 1)); // the same colour while numbers change
-  if (!rest.length) return all;
-  return [...all, [`${rest.length} others`, rest[0][1].map((_, i) => sum(rest.map(([, counts]) => counts[i])))]];
+  all.sort((a, b) => (a[0] < b[0] ? -1 : 1));
+  const made = all.map(([topic, counts]) => [topic, counts, colourOf(topic, all)]);
+  if (!rest.length) return made;
+  return [...made, [`${rest.length} others`, rest[0][1].map((_, i) => sum(rest.map(([, counts]) => counts[i]))), COLOURS - 1]];
+}
+// A topic keeps its colour while numbers and ranges change; one that is not in view may lose it to another.
+const colours = new Map();
+function colourOf(topic, all) {
+  if (colours.has(topic)) return colours.get(topic);
+  const seen = new Set(all.map(([name]) => name)), every = Array.from({ length: COLOURS - 1 }, (_, n) => n);
+  let free = every.find((n) => ![...colours.values()].includes(n));
+  if (free === undefined) {
+    const [old] = [...colours].find(([name]) => !seen.has(name)) ?? [];
+    free = old === undefined ? COLOURS - 1 : colours.get(old);
+    colours.delete(old);
+  }
+  colours.set(topic, free);
+  return free;
 }
 const spikes = () => got.counts.map((n, i) => i)
   .filter((i) => got.late_ms[i] > LATE_WORTH_TELLING_MS && got.edges_ms[i + 1] > got.now_ms && got.counts[i] >= Math.max(1, got.counts[i - 1] || 0, got.counts[i + 1] || 0))
@@ -102,7 +125,7 @@ function asTable() {
   got.counts.forEach((n, i) => {
     if (!n && !got.held[i]) return;
     const [from, to] = [got.edges_ms[i], got.edges_ms[i + 1]];
-    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${count(counts[i])}`);
+    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${got.sampled ? "≈ " : ""}${count(counts[i])}`);
     const apart = [[got.recurring[i], "recurring"], [got.held[i], "held by limits until then"], [red[i], "overdue"]].filter(([some]) => some).map(([some, what]) => `${count(some)} ${what}`);
     rows.push(el("tr", { class: red[i] ? "bad" : "" }, el("td", { class: "time" }, time(from)), el("td", { class: "time" }, time(to)), el("td", {}, count(n)), el("td", {}, [...topics, ...apart].join(", ")), el("td", {}, span(got.late_ms[i])),
       el("td", {}, el("button", { type: "button", "aria-label": `Select from ${iso(from)}`, onclick: () => select(from, to) }, "Select"))));
@@ -124,7 +147,7 @@ function select(from, to) {
 }
 
 $("#ranges").replaceChildren(...RANGES.map(([name]) =>
-  el("button", { type: "button", onclick: () => show({ range: name === "all" ? "" : name, zoom_from: "", zoom_to: "" }) }, name)));
+  el("button", { type: "button", onclick: () => show({ range: name, zoom_from: "", zoom_to: "" }) }, name)));
 $("#clear").addEventListener("click", () => { told("", ""); readAddress(); redraw(); });
 $("#zoom").addEventListener("click", () => show({ zoom_from: iso(selected[0]), zoom_to: iso(selected[1]) }));
 $("#whole").addEventListener("click", () => show({ zoom_from: "", zoom_to: "" }));

@@ -71,6 +71,8 @@ MISSED_LATE_MS_MAX = 60_000
 service, and the wait for intake (`hold_ms_max`), take less."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
+SEARCH_CHARS_MAX = ID_BYTES_MAX + 17
+"""Longest text to search for: an id, and what `retry-of` has behind it, `@` and a due time."""
 TAGS_COUNT_MAX = 8
 """Most tags of a schedule: each costs an entry in Redis (about 100 bytes), and a command whenever
 the schedule is written, moved, claimed or cancelled."""

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from urllib.parse import quote_from_bytes
 
 import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
@@ -20,13 +21,15 @@ from sendlater.limits import (
     BODY_BYTES_MAX,
     BULK_IDS_MAX,
     HANDLERS_HEARD_MS,
+    ID_BYTES_MAX,
     WAITING_COUNT_MAX,
 )
-from sendlater.model import Record, Schedule
+from sendlater.model import DUE_MS_MAX, Record, Schedule
 from sendlater.operations.intake import Look
 from sendlater.store import Batch
 from sendlater.store.at_work import Handling
 from sendlater.store.idempotency import IdempotencyKeys
+from sendlater.store.recent import Delivery, tell
 
 HOUR_MS = 3_600_000
 
@@ -700,3 +703,17 @@ def test_a_topic_is_followed_call_by_call(api, redis_url, space):
         (new,) = api.get("/v1/records:follow", params=query).json()["items"]
         assert new["value"] == "new"
     refused(api.get("/v1/records:follow?topic=t&cursor=x"), 400, "cursor")
+
+
+def test_the_deliveries_of_the_longest_id_are_found_and_of_no_other(api, pending):
+    longest = b"L" * ID_BYTES_MAX
+    ids_told = [longest, b"a", b"ab", b"\xff"]
+    tell(pending.shards[0], {}, [Delivery(one, "orders", 10, 14) for one in ids_told])
+    for search in (longest.decode(), f"{longest.decode()}@{DUE_MS_MAX}"):
+        for path in ("/v1/deliveries", "/v1/records"):
+            assert api.get(path, params={"search": search}).status_code == 200
+    refused(api.get("/v1/records", params={"search": search + "x"}), 400, "search")
+    for one in ids_told:
+        found = api.get(f"/v1/deliveries?id={quote_from_bytes(one)}&limit=1").json()["items"]
+        assert [(item["topic"], item["late_ms"]) for item in found] == [("orders", 4)], one
+    assert api.get("/v1/deliveries?id=b").json()["items"] == []

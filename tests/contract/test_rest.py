@@ -708,12 +708,12 @@ def test_a_topic_is_followed_call_by_call(api, redis_url, space):
 def test_the_deliveries_of_the_longest_id_are_found_and_of_no_other(api, pending):
     longest = b"L" * ID_BYTES_MAX
     ids_told = [longest, b"a", b"ab", b"\xff"]
-    tell(pending.shards[0], {}, [Delivery(one, "orders", 10, 14) for one in ids_told])
+    tell(pending.shards[0], {}, [Delivery(one, "orders", 10, 20, 6) for one in ids_told])
     for search in (longest.decode(), f"{longest.decode()}@{DUE_MS_MAX}"):
         for path in ("/v1/deliveries", "/v1/records"):
             assert api.get(path, params={"search": search}).status_code == 200
     refused(api.get("/v1/records", params={"search": search + "x"}), 400, "search")
     for one in ids_told:
         found = api.get(f"/v1/deliveries?id={quote_from_bytes(one)}&limit=1").json()["items"]
-        assert [(item["topic"], item["late_ms"]) for item in found] == [("orders", 4)], one
+        assert [(item["late_ms"], item["held_ms"]) for item in found] == [(4, 6)], one
     assert api.get("/v1/deliveries?id=b").json()["items"] == []

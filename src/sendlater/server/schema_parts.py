@@ -59,6 +59,9 @@ EXPIRY_SHOWN: Json = {
     "expires_ms": {**MS, "description": "Only if there is an expiry."},
     "expires_after_ms": or_null("integer", description="If it counts from the due time."),
 }
+HELD_SHOWN: Json = {
+    "held_since_ms": {**MS, "description": "Only while it waits for a limit: since when."}
+}
 TAG: Json = {"type": "string", "pattern": f"^{TAG_PATTERN}$"}
 TAGS: Json = {
     "tags": {

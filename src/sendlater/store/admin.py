@@ -16,7 +16,7 @@ from sendlater.limits import (
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
 from sendlater.store.changes import Answer, Move
-from sendlater.store.codec import LIMITED_MS, unpack
+from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
 from sendlater.store.pages import Place, look, place_of
 from sendlater.store.pending import Pending
@@ -130,11 +130,9 @@ class Admin:
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in two round trips per shard."""
-        calls = [self._call(i, ("due", "record", "batches", "aside"), id=i) for i in ids]
-        return [
-            unpack(i, got[1], state=State(got[0].decode())) if got else None
-            for i, got in zip(ids, self._run(script("find"), calls), strict=True)
-        ]
+        find = script("find")
+        calls = [self._call(i, tuple(find.keys), id=i) for i in ids]
+        return list(map(unpack_found, ids, self._run(find, calls)))
 
     def claimed(self, wanted: Filter, *, count_max: int) -> list[Schedule]:
         """Some schedules that lanes have claimed and Spark has not committed, in due order."""

@@ -114,7 +114,8 @@ def deliveries(
             "due_ms": one.due_ms,
             "at_ms": one.at_ms,
             "at": wire.to_time(one.at_ms),
-            "late_ms": one.at_ms - one.due_ms,
+            "late_ms": one.at_ms - one.due_ms - one.held_ms,
+            "held_ms": one.held_ms,
         }
         for one in itertools.islice(found, limit)
     ]

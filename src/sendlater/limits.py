@@ -39,6 +39,9 @@ PAGE_COUNT_MAX = 1_000
 """Most schedules in one page of a list."""
 PAGE_LOOK_MAX = 2_000
 """Most schedules one call reads for a page with a filter: blocks Redis for about 2 ms."""
+PAGE_LOOK_S = 0.5
+"""How long one request goes on looking for a page with a filter while it is short, call after
+call: about 100,000 schedules. Between calls Redis does other work."""
 CHANGES_COUNT_MAX = 100_000
 """Most changes per shard whose copies intake has not read; more mean that intake is far behind."""
 CHANGE_KEPT_MS = 24 * 3_600_000

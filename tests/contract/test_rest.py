@@ -610,6 +610,7 @@ def test_numbers_are_true(api):
     narrow = api.get("/v1/histogram", params=spike).json()
     assert narrow["counts"] == [1] * 10
     assert narrow["topics"] == {"a": [1, 0] * 5, "b": [0, 1] * 5}
+    assert (narrow["estimated"], narrow["sampled"]) == ([False] * 10, False)
     assert "sendlater_pending 11.0" in api.get("/metrics").text
     assert api.get("/healthz").text == "ok\n"
     assert api.get("/readyz").text == "ready\n"

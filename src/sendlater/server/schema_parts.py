@@ -255,17 +255,23 @@ LIMITS: Json = {
     ),
 }
 
-RECURRING_AND_HELD: Json = {
+HISTOGRAM_PARTS: Json = {
     "recurring": {
         "type": "array",
         "items": COUNT,
-        "description": "Those among the counts that recur; estimated if `sampled`.",
+        "description": "Those among the counts that recur; estimated where `estimated`.",
     },
     "held": {
         "type": "array",
         "items": COUNT,
         "description": "Beside the counts: what waits for limits, when they will let it go.",
     },
+    "estimated": {
+        "type": "array",
+        "items": {"type": "boolean"},
+        "description": "Of each count, whether its split by topic comes from a sample.",
+    },
+    "sampled": {"type": "boolean", "description": "Whether any of them does."},
 }
 """Of a histogram."""
 

@@ -63,14 +63,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How many are due in each [edge, next edge), also by topic, and how many of them recur:
-    estimated if `sampled`."""
+    """How many are due in each [edge, next edge), also by topic, and how many of them recur: these
+    two are estimated where `estimated`, from a sample."""
 
     edges_ms: list[int]
     counts: list[int]
     topics: dict[str, list[int]]
     recurring: list[int]
-    sampled: bool
+    estimated: list[bool]
 
 
 class Admin:
@@ -116,6 +116,25 @@ class Admin:
             rows = rows[:count_max]
             stop = place_of(rows[-1])
         return Page(rows, stop)
+
+    def page_within(
+        self,
+        wanted: Filter,
+        *,
+        within_s: float,
+        count_max: int,
+        after: Place | None = None,
+        backwards: bool = False,
+    ) -> Page:
+        """The same, but goes on looking for so long while the page is short."""
+        deadline, found = time.monotonic() + within_s, Page([], after)
+        while True:
+            left = count_max - len(found.schedules)
+            more = self.page(wanted, count_max=left, after=found.after, backwards=backwards)
+            found = Page(found.schedules + more.schedules, more.after)
+            full = len(found.schedules) == count_max
+            if full or found.after is None or time.monotonic() >= deadline:
+                return found
 
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
         """Every schedule that passes, page by page, up to `count_max`."""
@@ -175,7 +194,7 @@ class Admin:
     def timeline(self, edges_ms: Sequence[int]) -> Timeline:
         """Counts by due time and target topic: O(log n) per edge, however many are pending."""
         width = len(edges_ms) - 1
-        counts, recurring, sampled = [0] * width, [0.0] * width, False
+        counts, recurring, estimated = [0] * width, [0.0] * width, [False] * width
         topics: dict[str, list[float]] = {}
         for shard in self.pending.shards:
             got = script("sample")(
@@ -190,11 +209,11 @@ class Admin:
             ):
                 counts[n] += count
                 recurring[n] += count * recur / max(1, len(seen))
-                sampled = sampled or count > len(seen)
+                estimated[n] |= count > len(seen)
                 for topic in seen:
                     topics.setdefault(topic.decode(), [0.0] * width)[n] += count / len(seen)
         rounded = {name: [round(c) for c in each] for name, each in sorted(topics.items())}
-        return Timeline(list(edges_ms), counts, rounded, [round(n) for n in recurring], sampled)
+        return Timeline(list(edges_ms), counts, rounded, [round(n) for n in recurring], estimated)
 
     def last_due_ms(self) -> int | None:
         """Due time of the last pending schedule that is not paused; None when there is none."""

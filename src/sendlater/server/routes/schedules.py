@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sendlater.errors import BadRequest
-from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
+from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX, PAGE_LOOK_S
 from sendlater.model import Schedule
 from sendlater.operations.create_if import create_if
 from sendlater.operations.queries import from_cursor, to_cursor
@@ -198,8 +198,12 @@ async def page(
         behind = at.operations.intake.caught_up(within_s=LOOK_S)
         next_cursor = None
         if state == "pending":
-            got = at.operations.admin.page(
-                wanted, count_max=limit, after=after, backwards=order == "last"
+            got = at.operations.admin.page_within(
+                wanted,
+                within_s=PAGE_LOOK_S,
+                count_max=limit,
+                after=after,
+                backwards=order == "last",
             )
             found, next_cursor = got.schedules, got.after and to_cursor(got.after)
         else:

@@ -638,6 +638,20 @@ def test_rejected_records_are_found_and_sent_again(api, pending, redis_url, spac
     assert again.record.headers == []
 
 
+def test_what_was_rejected_of_a_schedule_is_found_by_its_id(api, redis_url, space):
+    """By its key if it never was one, else by its own header: its key may be another one's id."""
+    why = ("sendlater-rejected", b"no-time")
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        topics.produce(Record(topic="rejected", key=b"k", value=b"1", headers=[why]))
+        was = [why, ("sendlater-rejected-id", b"\xffk")]
+        topics.produce(Record(topic="rejected", key=b"k", value=b"2", headers=was))
+        topics.produce(Record(topic="rejected", key=b"kk", value=b"3", headers=[why]))
+    for named, values in (("k", ["1"]), ("%FFk", ["2"]), ("x", [])):
+        items = api.get(f"/v1/records?id={named}").json()["items"]
+        assert [one["value"] for one in items] == values
+    assert "or rejected" in refused(api.get("/v1/schedules/k"), 404, "unknown")["detail"]
+
+
 def test_a_dead_event_is_sent_to_its_handlers_with_all_attempts_before_it(
     api, pending, redis_url, space
 ):
@@ -668,7 +682,7 @@ def test_the_versions_and_the_deliveries_of_one_are_found(api, redis_url, space)
     assert len(api.get("/v1/records", params={**asked, "since_ms": 0}).json()["items"]) == 3
     late = {**asked, "since_ms": versions[0]["at_ms"] + HOUR_MS}
     assert api.get("/v1/records", params=late).json()["items"] == []
-    refused(api.get("/v1/records", params={"id": "k1"}), 422, "expected one of search, key")
+    refused(api.get("/v1/records", params={"since_ms": 1}), 422, "expected one of search, key")
     refused(api.get("/v1/records", params={**asked, "key": "k1"}), 422, "expected one of")
 
 

@@ -37,7 +37,9 @@ async def records(
         "", max_length=SEARCH_CHARS_MAX, description="Part of key, a header or value."
     ),
     key: str | None = Query(None, description="Only this key; searches more records."),
-    id: str | None = Query(None, description="Deliveries of this schedule; needs `since_ms`."),
+    id: str | None = Query(
+        None, description="What was rejected of this schedule; with `since_ms` its deliveries."
+    ),
     since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: from then on."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
@@ -47,8 +49,10 @@ async def records(
     payload = at.shows_payload(who)
     if (search or key is not None) and not payload:
         raise Problem(403, "search, key: expected a role that is shown payloads")
-    if (id is None) != (since_ms is None) or sum((bool(search), key is not None, bool(id))) > 1:
-        raise Problem(422, "expected one of search, key, and id with since_ms")
+    if (since_ms is not None and id is None) or (
+        sum((bool(search), key is not None, id is not None)) > 1
+    ):
+        raise Problem(422, "expected one of search, key, and id, with since_ms or without")
     name = topic or at.settings.rejected_topic
     if not wire.is_topic(name):
         raise Problem(422, f"topic: expected a topic name, got {name[:80]!r}")
@@ -58,6 +62,9 @@ async def records(
         if since_ms is not None:
             named = query_bytes(request, "id")
             found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
+        elif id is not None:
+            named = query_bytes(request, "id")
+            found = at.records.rejected(name, schedule_id=named, count=limit)
         elif key is not None:
             found = at.records.versions(name, key=query_bytes(request, "key"), count=limit)
         else:

@@ -6,6 +6,7 @@ const id = given("id");
 const path = given("b")
   ? "/v1/schedules/" + Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
   : "/v1/schedules/" + encodeURIComponent(id);
+const encoded = path.split("/").pop();
 const [VERSIONS, DELIVERIES, CHANGES] = [20, 20, 500];
 
 function fact(name, value) { $("#facts").append(el("dt", {}, name), el("dd", {}, value)); }
@@ -19,8 +20,8 @@ const nth = (one) => (attemptOf(one) > 1 ? `, attempt ${attemptOf(one)}` : "");
 // What it is a retry of: the delivery that failed first, and every attempt that is on the topic.
 function tellRetry(one) {
   if (attemptOf(one) === 1) return;
-  const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1];
-  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
+  const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1], [, topic, place] = of?.match(/^([^/]+)\/(\d+\/\d+)$/) ?? [];
+  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : place ? toPlace({ topic, place }) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
   fact("attempt", el("span", {}, count(attemptOf(one)), ...places));
 }
 
@@ -28,15 +29,16 @@ function tellRetry(one) {
 async function itsVersions(one) {
   if (!can.payload) return [];
   const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
-  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + path.split("/").pop()).catch(() => ({ items: [] }))));
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + encoded).catch(() => ({ items: [] }))));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
 // Each delivery is looked up on its topic, for its place and content.
 async function itsDeliveries() {
-  const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: DELIVERIES }));
-  return Promise.all(told.items.filter((each) => each.id === id).map(async (each) => {
-    const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, id, since_ms: each.at_ms, limit: 1 })).catch(() => ({ items: [] }));
-    return [each, found.items[0]];
+  const told = await ask("GET", "/v1/deliveries?" + query({ limit: DELIVERIES }) + "&id=" + encoded);
+  return Promise.all(told.items.map(async (each) => {
+    const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, since_ms: each.at_ms, limit: DELIVERIES }) + "&id=" + encoded).catch(() => ({ items: [] }));
+    // Later ones of the same id, such as the next attempt of a retry, are due at another time.
+    return [each, found.items.findLast((record) => Number(record.due_ms) === each.due_ms)];
   }));
 }
 async function itsChanges() {
@@ -50,7 +52,12 @@ async function itsChanges() {
 const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
 function stepsOf(one, changes, delivered, versions) {
-  const steps = versions.toReversed().map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
+  // To enqueue an event also cancels its next attempt, which is seldom there.
+  const oldest = versions.toReversed(), first = oldest.findIndex((each) => each.value !== null);
+  const steps = oldest.map((each, n) => {
+    const [what, kind] = each.value !== null ? ["scheduled", "calm"] : first >= 0 && first < n ? ["cancelled", "bad"] : ["cancelled, if there was one", "calm"];
+    return { at: each.at_ms, what, kind, more: ["on ", toPlace(each)] };
+  });
   if (one?.origin && !versions.some((each) => each.place === one.origin.place)) steps.push({ at: one.origin.timestamp_ms, what: "scheduled", kind: "calm", more: ["on ", toPlace(one.origin)] });
   for (const entry of changes) {
     const what = VERBS[entry.action] ?? entry.action;

@@ -39,6 +39,9 @@ PAGE_COUNT_MAX = 1_000
 """Most schedules in one page of a list."""
 PAGE_LOOK_MAX = 2_000
 """Most schedules one call reads for a page with a filter: blocks Redis for about 2 ms."""
+PAGE_LOOK_S = 0.5
+"""How long one request goes on looking for a page with a filter while it is short, call after
+call: about 100,000 schedules. Between calls Redis does other work."""
 CHANGES_COUNT_MAX = 100_000
 """Most changes per shard whose copies intake has not read; more mean that intake is far behind."""
 CHANGE_KEPT_MS = 24 * 3_600_000
@@ -71,6 +74,8 @@ MISSED_LATE_MS_MAX = 60_000
 service, and the wait for intake (`hold_ms_max`), take less."""
 ID_BYTES_MAX = 512
 """Longest schedule id: it is stored twice and sent in a header."""
+SEARCH_CHARS_MAX = ID_BYTES_MAX + 17
+"""Longest text to search for: an id, and what `retry-of` has behind it, `@` and a due time."""
 TAGS_COUNT_MAX = 8
 """Most tags of a schedule: each costs an entry in Redis (about 100 bytes), and a command whenever
 the schedule is written, moved, claimed or cancelled."""

@@ -138,6 +138,8 @@ class Schedule:
     state: State = State.PENDING
     version: str = field(default="", compare=False)
     """Changes with every change: a digest of what the store holds; empty outside of it."""
+    held_since_ms: int | None = field(default=None, compare=False)
+    """Since when it has waited for the limit of its topic; None if it does not wait now."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.due_ms <= DUE_MS_MAX:

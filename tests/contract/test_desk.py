@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -98,17 +99,32 @@ def test_a_filter_that_nothing_passes_still_comes_to_an_end(admin: Admin) -> Non
     assert everything(admin, Filter(topic="none"), 10) == []
 
 
+def test_a_page_is_looked_for_until_it_is_full_or_the_time_is_over(admin: Admin) -> None:
+    put(admin, [schedule(b"%05d" % n, n) for n in range(3 * PAGE_LOOK_MAX)])
+    put(admin, [schedule(b"few%d" % n, 3_000 * n, "few") for n in range(3)])
+    for backwards in (False, True):
+        look = partial(admin.page_within, Filter(topic="few"), backwards=backwards)
+        assert len(look(within_s=0, count_max=3).schedules) < 3
+        whole = look(within_s=60, count_max=10)
+        assert whole.after is None
+        assert [s.due_ms for s in whole.schedules] == [0, 3_000, 6_000][:: -1 if backwards else 1]
+        full = look(within_s=60, count_max=2)
+        assert len(full.schedules) == 2
+        rest = look(within_s=60, count_max=9, after=full.after)
+        assert full.schedules + rest.schedules == whole.schedules
+
+
 def test_the_timeline_counts_all_and_tells_topics_by_a_sample(admin: Admin) -> None:
     put(admin, [schedule(b"%d" % n, 10, "x") for n in range(3)])
     put(admin, [schedule(b"l%d" % n, 10, "y" * 40) for n in range(2)])
     exact = timeline(admin.pending, [0, 10, 11])
     assert exact.counts == [0, 5]
     assert exact.topics == {"x": [0, 3], "y" * 40: [0, 2]}
-    assert not exact.sampled
+    assert exact.estimated == [False, False]
     put(admin, [schedule(b"s%d" % n, 20 + n // 500, "xy"[n % 2]) for n in range(1_000)])
     many = timeline(admin.pending, [20, 21, 22, 23])
     assert many.counts == [500, 500, 0]
-    assert many.sampled
+    assert many.estimated == [True, True, False]
     assert [sum(each) for each in zip(*many.topics.values(), strict=True)] == [500, 500, 0]
     assert admin.last_due_ms() == 21
     assert counts(admin.pending, [10, 20, 21, 22]) == [5, 500, 500]

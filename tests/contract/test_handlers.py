@@ -5,6 +5,7 @@ of the service. And on the fake that users test with, whose clock goes on by its
 """
 
 import asyncio
+import re
 import signal
 import subprocess
 import threading
@@ -198,6 +199,7 @@ def test_what_fails_comes_again_and_is_dead_at_the_end(handlers, place):
     assert reasons[b"false"]["event-error"] == b"the handler returned False"
     assert reasons[b"false"]["event-type"] == b"fail"
     assert reasons[b"false"]["retry-attempt"] == b"3"
+    assert re.fullmatch(rb"event:fail:false@\d+", reasons[b"false"]["retry-of"])
     assert reasons[b"false"]["context-who"] == b"me"
 
 

@@ -16,6 +16,7 @@ from sendlater.limits import LATE_BUCKETS_MS
 from sendlater.model import Cancelled, Expiry, Record, Schedule, State
 from sendlater.operations.schedules import Operations
 from sendlater.server.bulk_changes import Bulk, Plan
+from sendlater.server.json_shapes import show
 from sendlater.server.live_statistics import Watch
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
@@ -193,6 +194,13 @@ def test_what_waits_is_pending_for_everybody(here):
     assert pending.counts()["limited"] == len(left)
     one = pending.get(left[-1])
     assert (one.due_ms, one.state) == (START_MS + 3, State.PENDING)
+    listed = admin.page(Filter(), count_max=500).schedules
+    assert {s.id: s.held_since_ms for s in listed if s.held_since_ms} == dict.fromkeys(
+        left, START_MS + 10
+    )
+    found = admin.get_many([left[-1], b"later"])
+    assert [s.held_since_ms for s in (one, *found)] == [START_MS + 10, START_MS + 10, None]
+    assert [show(s).get("held_since_ms") for s in found] == [START_MS + 10, None]
 
     assert [s.id for s in pending.list(count_max=500)] == [*left, b"later"]
     paged, after = [], None
@@ -289,6 +297,10 @@ def test_held_and_late_are_two_numbers(here):
     assert sum(tally[f"late:{edge}"] for edge in LATE_BUCKETS_MS if edge <= 100) == 111, tally
     # A limit begins without a burst: 20 ms more for each than for the one before it.
     assert 115_000 <= tally["limited-ms:sms"] <= 125_000
+    told = {one.id: one for one in Admin(here.pending).recent(count_max=200)}
+    assert max(one.at_ms - one.due_ms - one.held_ms for one in told.values()) <= 100
+    assert max(one.held_ms for one in told.values()) > 1_000
+    assert told[b"mail"].held_ms == 0
 
 
 @pytest.mark.parametrize("per_second", [0.5, 3, 700])

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from urllib.parse import quote_from_bytes
 
 import pytest
 from rest_calls import FAR_MS, ids, refused, send, settings_for
@@ -20,13 +21,15 @@ from sendlater.limits import (
     BODY_BYTES_MAX,
     BULK_IDS_MAX,
     HANDLERS_HEARD_MS,
+    ID_BYTES_MAX,
     WAITING_COUNT_MAX,
 )
-from sendlater.model import Record, Schedule
+from sendlater.model import DUE_MS_MAX, Record, Schedule
 from sendlater.operations.intake import Look
 from sendlater.store import Batch
 from sendlater.store.at_work import Handling
 from sendlater.store.idempotency import IdempotencyKeys
+from sendlater.store.recent import Delivery, tell
 
 HOUR_MS = 3_600_000
 
@@ -607,6 +610,7 @@ def test_numbers_are_true(api):
     narrow = api.get("/v1/histogram", params=spike).json()
     assert narrow["counts"] == [1] * 10
     assert narrow["topics"] == {"a": [1, 0] * 5, "b": [0, 1] * 5}
+    assert (narrow["estimated"], narrow["sampled"]) == ([False] * 10, False)
     assert "sendlater_pending 11.0" in api.get("/metrics").text
     assert api.get("/healthz").text == "ok\n"
     assert api.get("/readyz").text == "ready\n"
@@ -632,6 +636,20 @@ def test_rejected_records_are_found_and_sent_again(api, pending, redis_url, spac
         b"value 1",
     )
     assert again.record.headers == []
+
+
+def test_what_was_rejected_of_a_schedule_is_found_by_its_id(api, redis_url, space):
+    """By its key if it never was one, else by its own header: its key may be another one's id."""
+    why = ("sendlater-rejected", b"no-time")
+    with open_topics(redis_url, settings_for(redis_url, space)) as topics:
+        topics.produce(Record(topic="rejected", key=b"k", value=b"1", headers=[why]))
+        was = [why, ("sendlater-rejected-id", b"\xffk")]
+        topics.produce(Record(topic="rejected", key=b"k", value=b"2", headers=was))
+        topics.produce(Record(topic="rejected", key=b"kk", value=b"3", headers=[why]))
+    for named, values in (("k", ["1"]), ("%FFk", ["2"]), ("x", [])):
+        items = api.get(f"/v1/records?id={named}").json()["items"]
+        assert [one["value"] for one in items] == values
+    assert "or rejected" in refused(api.get("/v1/schedules/k"), 404, "unknown")["detail"]
 
 
 def test_a_dead_event_is_sent_to_its_handlers_with_all_attempts_before_it(
@@ -664,7 +682,7 @@ def test_the_versions_and_the_deliveries_of_one_are_found(api, redis_url, space)
     assert len(api.get("/v1/records", params={**asked, "since_ms": 0}).json()["items"]) == 3
     late = {**asked, "since_ms": versions[0]["at_ms"] + HOUR_MS}
     assert api.get("/v1/records", params=late).json()["items"] == []
-    refused(api.get("/v1/records", params={"id": "k1"}), 422, "expected one of search, key")
+    refused(api.get("/v1/records", params={"since_ms": 1}), 422, "expected one of search, key")
     refused(api.get("/v1/records", params={**asked, "key": "k1"}), 422, "expected one of")
 
 
@@ -700,3 +718,17 @@ def test_a_topic_is_followed_call_by_call(api, redis_url, space):
         (new,) = api.get("/v1/records:follow", params=query).json()["items"]
         assert new["value"] == "new"
     refused(api.get("/v1/records:follow?topic=t&cursor=x"), 400, "cursor")
+
+
+def test_the_deliveries_of_the_longest_id_are_found_and_of_no_other(api, pending):
+    longest = b"L" * ID_BYTES_MAX
+    ids_told = [longest, b"a", b"ab", b"\xff"]
+    tell(pending.shards[0], {}, [Delivery(one, "orders", 10, 20, 6) for one in ids_told])
+    for search in (longest.decode(), f"{longest.decode()}@{DUE_MS_MAX}"):
+        for path in ("/v1/deliveries", "/v1/records"):
+            assert api.get(path, params={"search": search}).status_code == 200
+    refused(api.get("/v1/records", params={"search": search + "x"}), 400, "search")
+    for one in ids_told:
+        found = api.get(f"/v1/deliveries?id={quote_from_bytes(one)}&limit=1").json()["items"]
+        assert [(item["late_ms"], item["held_ms"]) for item in found] == [(4, 6)], one
+    assert api.get("/v1/deliveries?id=b").json()["items"] == []

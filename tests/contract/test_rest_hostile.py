@@ -211,7 +211,7 @@ def test_two_thousand_hostile_requests_hurt_nobody(redis_url, space, tmp_path, c
         body = {"topic": "t", "value": "v", "delay": "1h", "id": "after"}
         assert client.post("/v1/schedules", json=body).status_code == 201
         assert json.loads(client.get("/v1/schedules/after").text)["topic"] == "t"
-        assert served.running
+        assert served.isActive
     finally:
         over.set()
         client.close()

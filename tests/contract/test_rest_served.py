@@ -6,6 +6,7 @@ import re
 import ssl
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -18,8 +19,10 @@ from structlog.testing import capture_logs
 
 from sendlater.bench.rest import rest as load_rest
 from sendlater.brokers.redis import open_topics
+from sendlater.cli.serve import _http
 from sendlater.config import Settings
 from sendlater.errors import BadSettings, Unavailable
+from sendlater.local.process import free_ports
 from sendlater.model import Record, Target
 from sendlater.server.app import make_app
 from sendlater.server.auth import COOKIE, SESSION_S, new_token
@@ -303,6 +306,34 @@ def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
         assert httpx2.get(f"{process.url}/healthz", verify=trusting).text == "ok\n"
     finally:
         process.close()
+
+
+def test_it_is_started_again_when_it_is_killed_and_ends_with_the_service(redis_url, space):
+    """At the same address; the log says so once."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    settings = settings_for(redis_url, space).model_copy(update={"http_addr": address})
+
+    def child(before):
+        (one,) = set(psutil.Process().children()) - before
+        return one
+
+    def answers():
+        with suppress(httpx2.HTTPError):
+            return httpx2.get(f"http://{address}/healthz").text == "ok\n"
+
+    before = set(psutil.Process().children())
+    with capture_logs() as logs:
+        with _http(settings, redis_url):
+            assert answers()
+            child(before).kill()
+            wait_until(answers, "REST is there again")
+            last = child(before)
+        assert not last.is_running()
+    told = [(one["event"], one["query"], one.get("cause")) for one in logs]
+    assert told == [
+        ("query failed", "REST", "its process ended, status -9"),
+        ("query started again", "REST", None),
+    ]
 
 
 def test_it_ends_with_its_parent_however_that_ends(redis_url, space):

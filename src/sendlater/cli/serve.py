@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -121,15 +122,28 @@ def _stands_by() -> None:
 
 @contextmanager
 def _http(settings: Any, redis_url: str) -> Iterator[None]:
-    """REST and the page, if an address is set."""
+    """REST and the page, if an address is set; started again whenever they end by themselves."""
     if not settings.http_addr:
         yield
         return
     from sendlater.server.process import HttpProcess
+    from sendlater.service.supervision import WATCH_S, Loop, Worker
 
-    process = HttpProcess(settings, redis_url=redis_url)
-    err.print(f"page and REST at {process.url}", highlight=False)
+    def start() -> HttpProcess:
+        process = HttpProcess(settings, redis_url=redis_url)
+        err.print(f"page and REST at {process.url}", highlight=False)
+        return process
+
+    def look_after() -> float:
+        rest.look_after(time.monotonic(), delay_s_max=settings.restart_delay_ms_max / 1_000)
+        return WATCH_S
+
+    rest = Worker("REST", start)
+    rest.begin()
+    watch = Loop("rest", look_after)
     try:
         yield
     finally:
-        process.close()
+        watch.stop()
+        if rest.query is not None:
+            rest.query.stop()

@@ -20,9 +20,9 @@ from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
 from sendlater.client.events import Context, context_of, retry_id
 from sendlater.client.quiet_log import log
-from sendlater.client.retries import expiry_of
+from sendlater.client.retries import expiry_of, failed_first
 from sendlater.client.tracing import handling
-from sendlater.dialects.names import EVENT_ID
+from sendlater.dialects.names import EVENT_ID, RETRY_OF
 from sendlater.errors import BadRequest, NoAttemptsLeft, Unavailable
 from sendlater.model import Schedule
 
@@ -252,6 +252,8 @@ class EventWorker:
             due_ms = now_ms + after_ms
         if header(again.headers, EVENT_ID) is None:
             again.headers.append((EVENT_ID, context.id.encode(errors="surrogateescape")))
+        if header(again.headers, RETRY_OF) is None:
+            again.headers.append((RETRY_OF, failed_first(record)))
         log().info(
             "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
         )

@@ -42,7 +42,7 @@ def come_again(message: Any, *, policy: Backoff, now_ms: int) -> Schedule:
     """The schedule that delivers a record to its topic again, under the id that intake would give
     it. Raises NoAttemptsLeft."""
     record = as_record(message)
-    target, retry_of = _target(record), _retry_of(message, record)
+    target, retry_of = _target(record), failed_first(message)
     attempt = _attempt(record)
     if attempt > policy.retries:
         raise NoAttemptsLeft(f"{target}: {attempt - 1} of {policy.retries} retries have been made")
@@ -71,7 +71,7 @@ def given_up(message: Any, error: str, *, dead_topic: str, now_ms: int) -> Sched
     """The schedule, due now, that puts a record on the dead-letter topic, in the format of a dead
     event, so that it can be redriven in the same way."""
     record = as_record(message)
-    target, retry_of = _target(record), _retry_of(message, record)
+    target, retry_of = _target(record), failed_first(message)
     mine = (names.EVENT_TYPE, names.EVENT_ERROR, names.EVENT_ID)
     headers: Headers = [pair for pair in names.foreign(record.headers) if pair[0] not in mine]
     headers += [
@@ -99,8 +99,9 @@ def _key(record: Record) -> bytes | None:
     return record.key
 
 
-def _retry_of(message: Any, record: Record) -> bytes:
-    """What failed first: all attempts at it have the same."""
+def failed_first(message: Any) -> bytes:
+    """What failed first, for `retry-of`: all attempts at it have the same."""
+    record = as_record(message)
     delivered = [_first(record.headers, name) for name in (names.ID, names.DUE)]
     found = (
         _first(record.headers, names.RETRY_OF),

@@ -245,6 +245,8 @@ def show(schedule: Schedule, *, payload: bool = True) -> dict[str, Any]:
     if schedule.expiry and schedule.expires_ms is not None:
         shown["expires_ms"] = schedule.expires_ms
         shown["expires_after_ms"] = schedule.expiry.ms if schedule.expiry.after_due else None
+    if schedule.held_since_ms is not None:
+        shown["held_since_ms"] = schedule.held_since_ms
     if schedule.plan:
         shown["plan"] = msgspec.json.decode(schedule.plan)
     if schedule.tags:

@@ -86,9 +86,18 @@ class HttpProcess:
         self.url = line.removeprefix(READY).strip()
 
     @property
-    def running(self) -> bool:
+    def isActive(self) -> bool:
         """Whether the process is running."""
         return self._process.poll() is None
+
+    def exception(self) -> Exception | None:
+        """Why it ended by itself."""
+        status = self._process.poll()
+        return None if status is None else SendlaterError(f"its process ended, status {status}")
+
+    def stop(self) -> None:
+        """The same as `close`, for who looks after it."""
+        self.close()
 
     def close(self) -> None:
         """Stop the process; running requests are answered first."""

@@ -59,6 +59,9 @@ EXPIRY_SHOWN: Json = {
     "expires_ms": {**MS, "description": "Only if there is an expiry."},
     "expires_after_ms": or_null("integer", description="If it counts from the due time."),
 }
+HELD_SHOWN: Json = {
+    "held_since_ms": {**MS, "description": "Only while it waits for a limit: since when."}
+}
 TAG: Json = {"type": "string", "pattern": f"^{TAG_PATTERN}$"}
 TAGS: Json = {
     "tags": {
@@ -252,17 +255,23 @@ LIMITS: Json = {
     ),
 }
 
-RECURRING_AND_HELD: Json = {
+HISTOGRAM_PARTS: Json = {
     "recurring": {
         "type": "array",
         "items": COUNT,
-        "description": "Those among the counts that recur; estimated if `sampled`.",
+        "description": "Those among the counts that recur; estimated where `estimated`.",
     },
     "held": {
         "type": "array",
         "items": COUNT,
         "description": "Beside the counts: what waits for limits, when they will let it go.",
     },
+    "estimated": {
+        "type": "array",
+        "items": {"type": "boolean"},
+        "description": "Of each count, whether its split by topic comes from a sample.",
+    },
+    "sampled": {"type": "boolean", "description": "Whether any of them does."},
 }
 """Of a histogram."""
 

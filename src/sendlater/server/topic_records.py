@@ -241,6 +241,16 @@ class Records:
             topic, stretch, count, lambda record: record.header(names.ID) == schedule_id
         )
 
+    def rejected(self, topic: str, *, schedule_id: bytes, count: int) -> list[Arrived]:
+        """What was rejected of a schedule, among the last TAIL_COUNT_MAX of each partition. What
+        never became a schedule has its id as key."""
+
+        def wanted(record: Arrived) -> bool:
+            told = record.header(names.REJECTED_ID)
+            return schedule_id == (record.key if told is None else told)
+
+        return self._some(topic, Stretch(TAIL_COUNT_MAX), count, wanted)
+
     def _some(self, topic: str, stretch: Stretch, count: int, wanted: Wanted) -> list[Arrived]:
         found = (record for record in self._tails.read(topic, stretch) if wanted(record))
         return nlargest(count, found, key=lambda record: (record.timestamp_ms, record.position))

@@ -15,7 +15,7 @@ from sendlater.limits import (
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
 from sendlater.store.changes import Answer, Move
-from sendlater.store.codec import LIMITED_MS, unpack
+from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
 from sendlater.store.pages import Place, look, place_of
 from sendlater.store.pending import Pending
@@ -104,6 +104,25 @@ class Admin:
             stop = place_of(rows[-1])
         return Page(rows, stop)
 
+    def page_within(
+        self,
+        wanted: Filter,
+        *,
+        within_s: float,
+        count_max: int,
+        after: Place | None = None,
+        backwards: bool = False,
+    ) -> Page:
+        """The same, but goes on looking for so long while the page is short."""
+        deadline, found = time.monotonic() + within_s, Page([], after)
+        while True:
+            left = count_max - len(found.schedules)
+            more = self.page(wanted, count_max=left, after=found.after, backwards=backwards)
+            found = Page(found.schedules + more.schedules, more.after)
+            full = len(found.schedules) == count_max
+            if full or found.after is None or time.monotonic() >= deadline:
+                return found
+
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
         """Every schedule that passes, page by page, up to `count_max`."""
         after, left = None, count_max
@@ -117,11 +136,9 @@ class Admin:
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in two round trips per shard."""
-        calls = [self._call(i, ("due", "record", "batches", "aside"), id=i) for i in ids]
-        return [
-            unpack(i, got[1], state=State(got[0].decode())) if got else None
-            for i, got in zip(ids, self._run(script("find"), calls), strict=True)
-        ]
+        find = script("find")
+        calls = [self._call(i, tuple(find.keys), id=i) for i in ids]
+        return list(map(unpack_found, ids, self._run(find, calls)))
 
     def claimed(self, wanted: Filter, *, count_max: int) -> list[Schedule]:
         """Some schedules that lanes have claimed and Spark has not committed, in due order."""

@@ -137,8 +137,15 @@ def _version(packed: bytes) -> str:
     return hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:VERSION_CHARS]
 
 
-def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -> Schedule:
-    """The schedule of one row as the scripts return it."""
+def unpack(
+    schedule_id: bytes,
+    packed: bytes,
+    *,
+    state: State = State.PENDING,
+    held_since: bytes | None = None,
+) -> Schedule:
+    """The schedule of one row as the scripts return it; `held_since` is when it began to wait for
+    a limit."""
     due_ms, fields = unpack_many([packed])
     tags = tuple(fields.pop(0).decode().split(BETWEEN_TAGS)) if len(fields) > FIELDS else ()
     topic, partition, key, value, flat, kind, from_topic, from_partition, position, at = fields
@@ -169,4 +176,14 @@ def unpack(schedule_id: bytes, packed: bytes, *, state: State = State.PENDING) -
         else None,
         state=state,
         version=_version(packed),
+        held_since_ms=None if held_since is None else max(due_ms, int(held_since)),
     )
+
+
+def unpack_found(schedule_id: bytes, found: Sequence[bytes] | None) -> Schedule | None:
+    """The schedule in an answer of lua/find.lua."""
+    if not found:
+        return None
+    state, packed, *since = found
+    held_since = since[0] if since else None
+    return unpack(schedule_id, packed, state=State(state.decode()), held_since=held_since)

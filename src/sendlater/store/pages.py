@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from sendlater.limits import PAGE_COUNT_MAX, PAGE_LOOK_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Schedule
 from sendlater.store.codec import unpack, written_topics
+from sendlater.store.connection import answering
 from sendlater.store.scripts import script
 
 if TYPE_CHECKING:
@@ -59,7 +60,14 @@ def look(
         header_value=header[1] if header else b"",
         backwards="backwards" if backwards else "",
     )
-    found = [unpack(i, p) for i, p in zip(rows[::2], rows[1::2], strict=True)]
+    ids, since = rows[::2], [None] * len(rows)
+    if shift_ms and ids:
+        with answering():
+            since = shard.client.hmget(f"{shard.keys['limits']}-since", ids)
+    found = [
+        unpack(i, packed, held_since=held)
+        for i, packed, held in zip(ids, rows[1::2], since, strict=False)
+    ]
     if header:
         found = [one for one in found if _first(one.record.headers, header[0]) == header[1]]
     return found, (int(float(place_ms)) - shift_ms, place_id) if place_ms else None

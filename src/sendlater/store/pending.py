@@ -25,8 +25,8 @@ from typing import Any
 import redis
 
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable
-from sendlater.model import PAUSED_MS, Cancelled, Schedule, State, Target
-from sendlater.store.codec import LIMITED_MS, pack, unpack
+from sendlater.model import PAUSED_MS, Cancelled, Schedule, Target
+from sendlater.store.codec import LIMITED_MS, pack, unpack_found
 from sendlater.store.connection import answering, connect, server_of
 from sendlater.store.pages import look
 from sendlater.store.scripts import script
@@ -267,11 +267,9 @@ class Pending:
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """The schedule, pending or claimed; None when the store does not have it."""
-        keys = self.shard_of(schedule_id)._keys("due", "record", "batches", "aside")
+        keys = self.shard_of(schedule_id)._keys(*script("find").keys)
         found = script("find")(self.client, **keys, id=schedule_id)
-        if not found:
-            return None
-        return unpack(schedule_id, found[1], state=State(found[0].decode()))
+        return unpack_found(schedule_id, found)
 
     def list(
         self,

@@ -12,20 +12,20 @@ from sendlater.store.scripts import script
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How many are due in each [edge, next edge), also by topic, and how many of them recur:
-    estimated if `sampled`."""
+    """How many are due in each [edge, next edge), also by topic, and how many of them recur: these
+    two are estimated where `estimated`, from a sample."""
 
     edges_ms: list[int]
     counts: list[int]
     topics: dict[str, list[int]]
     recurring: list[int]
-    sampled: bool
+    estimated: list[bool]
 
 
 def timeline(pending: Pending, edges_ms: Sequence[int]) -> Timeline:
     """Counts by due time and target topic: O(log n) per edge, however many are pending."""
     width = len(edges_ms) - 1
-    counts, recurring, sampled = [0] * width, [0.0] * width, False
+    counts, recurring, estimated = [0] * width, [0.0] * width, [False] * width
     topics: dict[str, list[float]] = {}
     for shard in pending.shards:
         got = script("sample")(
@@ -39,11 +39,11 @@ def timeline(pending: Pending, edges_ms: Sequence[int]) -> Timeline:
         for n, (count, seen, recur) in enumerate(zip(got[::3], got[1::3], got[2::3], strict=True)):
             counts[n] += count
             recurring[n] += count * recur / max(1, len(seen))
-            sampled = sampled or count > len(seen)
+            estimated[n] |= count > len(seen)
             for topic in seen:
                 topics.setdefault(topic.decode(), [0.0] * width)[n] += count / len(seen)
     rounded = {name: [round(c) for c in each] for name, each in sorted(topics.items())}
-    return Timeline(list(edges_ms), counts, rounded, [round(n) for n in recurring], sampled)
+    return Timeline(list(edges_ms), counts, rounded, [round(n) for n in recurring], estimated)
 
 
 def counts(pending: Pending, edges_ms: Sequence[int]) -> list[int]:

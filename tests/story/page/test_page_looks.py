@@ -104,6 +104,7 @@ def numbers():
             "recurring": [n // 4 for n in emails],
             "held": [300 if 4 < n < 10 else 0 for n in range(BARS)],
             "sampled": False,
+            "estimated": [False] * BARS,
             "before": 0,
             "last_due_ms": edges[-1],
             "overdue": 0,

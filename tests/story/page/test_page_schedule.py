@@ -1,7 +1,10 @@
 """One schedule: its content, its life, its plan."""
 
+import asyncio
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -10,6 +13,7 @@ from pages import opened
 from playwright.sync_api import expect
 from servers import wait_until
 
+from sendlater import Context, Handlers, Topics
 from sendlater.model import Record
 
 pytestmark = pytest.mark.story
@@ -144,3 +148,45 @@ def test_a_retry_says_which_attempt_it_is_and_what_failed_first(page, installati
     expect(page.locator("#life li").last).to_contain_text("will be due, attempt 3")
     page.get_by_role("link", name="all attempts").click()
     expect(page).to_have_url(re.compile("/records.topic=emails&search=first-one"))
+
+
+def test_the_life_of_an_event_that_failed_twice_does_not_contradict_itself(page, installation):
+    """Both attempts have one id; each has its own record, and a link to what failed first."""
+    app = Handlers(installation.settings, redis_url=installation.redis_url, group="twice")
+    done = threading.Event()
+
+    @app.on("orders.twice", retry="1ms,1ms")
+    def twice(event, context: Context):
+        if context.attempt < 3:
+            raise ValueError(event)
+        done.set()
+
+    async def run():
+        async with app:
+            await app.enqueue("orders.twice", "e", id="r56")
+            assert await asyncio.to_thread(done.wait, 60)
+
+    with Topics(installation.redis_url, space="page") as topics:
+        topics.create("orders.twice", 1)
+        # As when intake is behind: what enqueues withdraws the next attempt, if there is one.
+        topics.produce(Record(topic="schedules", key=b"retry:orders.twice:r56", value=None))
+    with ThreadPoolExecutor() as pool:  # playwright has a loop in this thread
+        pool.submit(asyncio.run, run()).result()
+
+    def delivered():
+        return (
+            len(page.request.get("/v1/deliveries?id=retry:orders.twice:r56").json()["items"]) == 2
+        )
+
+    wait_until(delivered, "the lane told of both")
+    page.goto("/schedule?id=retry:orders.twice:r56")
+    expect(page.locator("#life b").first).to_have_text("cancelled, if there was one")
+    produced = page.locator("#life li").filter(has_text="produced")
+    expect(produced).to_have_count(2)
+    expect(produced.nth(0)).to_contain_text("attempt 2")
+    expect(produced.nth(1)).to_contain_text("attempt 3")
+    places = produced.get_by_role("link").all_inner_texts()
+    assert len(set(places)) == 2, places
+    expect(page.locator("#facts")).to_contain_text("first failed as event:orders.twice:r56, all")
+    page.get_by_role("link", name="event:orders.twice:r56").click()
+    expect(page.locator("#state")).to_have_text("delivered")

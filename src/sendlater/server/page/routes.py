@@ -62,6 +62,7 @@ def _shell(request: Request) -> HTMLResponse:
         signed_in=at.tokens.asked,
         topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
         inboxes=" ".join(at.operations.inboxes),
+        kafka=at.settings.on_kafka,
         first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
         **(_due_times(request) if name == "overview" else {}),
         recent=RECENT_COUNT_MAX * at.settings.shards,

@@ -10,12 +10,14 @@ from sendlater.limits import (
     BUCKETS_COUNT_MAX,
     OVERDUE_AFTER_MS,
     RECENT_COUNT_MAX,
+    SEARCH_CHARS_MAX,
 )
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.prediction import spikes_late_ms
 from sendlater.server.routes.schedules import answer, server_state
+from sendlater.server.routes.topics import query_bytes
 from sendlater.server.selections import to_filter
 from sendlater.store import timeline
 
@@ -76,7 +78,8 @@ def histogram(
             "topics": got.topics,
             "recurring": got.recurring,
             "held": at.watch.let_go(edges, now_ms=now_ms),
-            "sampled": got.sampled,
+            "estimated": got.estimated,
+            "sampled": any(got.estimated),
             "before": before,
             "last_due_ms": last_ms if wanted.to_ms is None else admin.last_due_ms(),
             "overdue": admin.count(to_ms=now_ms - OVERDUE_AFTER_MS),
@@ -94,17 +97,25 @@ def histogram(
 )
 def deliveries(
     request: Request,
-    search: str = Query("", max_length=200, description="Part of the id or of the topic."),
+    search: str = Query(
+        "", max_length=SEARCH_CHARS_MAX, description="Part of the id or of the topic."
+    ),
+    id: str | None = Query(None, description="Only of this schedule."),
     limit: int = Query(100, ge=1, le=1_000),
 ) -> Response:
     """What the lanes gave to the producer, and how late; at high rates a sample."""
     require(request.scope, Role.READ)
     at = server_state(request)
     wanted = search.encode(errors="surrogateescape")
+    named = None if id is None else query_bytes(request, "id")
     every = at.operations.admin.recent(
-        count_max=RECENT_COUNT_MAX * at.settings.shards if search else limit
+        count_max=RECENT_COUNT_MAX * at.settings.shards if search or named else limit
     )
-    found = (one for one in every if wanted in one.id or search in one.topic)
+    found = (
+        one
+        for one in every
+        if (wanted in one.id or search in one.topic) and named in (None, one.id)
+    )
     items = [
         {
             **wire.show_id(one.id),
@@ -112,7 +123,8 @@ def deliveries(
             "due_ms": one.due_ms,
             "at_ms": one.at_ms,
             "at": wire.to_time(one.at_ms),
-            "late_ms": one.at_ms - one.due_ms,
+            "late_ms": one.at_ms - one.due_ms - one.held_ms,
+            "held_ms": one.held_ms,
         }
         for one in itertools.islice(found, limit)
     ]

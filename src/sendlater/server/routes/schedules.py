@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from sendlater.errors import BadRequest
-from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX
+from sendlater.limits import LINES_COUNT_MAX, PAGE_COUNT_MAX, PAGE_LOOK_S
 from sendlater.model import Schedule
 from sendlater.operations.create_if import create_if
 from sendlater.operations.queries import from_cursor, to_cursor
@@ -38,6 +38,7 @@ ONE = "/v1/schedules/"
 NOW = ":deliver-now"
 NO_VERSION = "-" * VERSION_CHARS
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
+GONE = "unknown, delivered, cancelled or rejected"
 LOOK_S = 1.0
 """Longest wait for intake before a list, which is then shown anyway."""
 router = APIRouter(tags=["schedules"])
@@ -198,8 +199,12 @@ async def page(
         behind = at.operations.intake.caught_up(within_s=LOOK_S)
         next_cursor = None
         if state == "pending":
-            got = at.operations.admin.page(
-                wanted, count_max=limit, after=after, backwards=order == "last"
+            got = at.operations.admin.page_within(
+                wanted,
+                within_s=PAGE_LOOK_S,
+                count_max=limit,
+                after=after,
+                backwards=order == "last",
             )
             found, next_cursor = got.schedules, got.after and to_cursor(got.after)
         else:
@@ -242,11 +247,11 @@ async def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     ),
 )
 async def get(request: Request, id: str) -> Response:  # noqa: ARG001
-    """404 if it is unknown, delivered or cancelled. Its version is the ETag."""
+    """404 if it is unknown, delivered, cancelled or rejected. Its version is the ETag."""
     who, at = require(request.scope, Role.READ), server_state(request)
     found = await at.waiting.run(at.operations.get, id_in_path(request))
     if found is None:
-        raise Problem(404, "neither pending nor on its way: unknown, delivered or cancelled")
+        raise Problem(404, f"neither pending nor on its way: {GONE}")
     tag = {"ETag": f'"{found.version}"'}
     if request.headers.get("if-none-match", "").strip() == tag["ETag"]:
         return Response(status_code=304, headers=tag)

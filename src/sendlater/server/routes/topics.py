@@ -9,6 +9,7 @@ from starlette.responses import Response
 from sendlater.limits import (
     FOLLOW_WAIT_S_MAX,
     PAGE_COUNT_MAX,
+    SEARCH_CHARS_MAX,
 )
 from sendlater.model import DUE_MS_MAX
 from sendlater.operations.read_topics import records_behind
@@ -32,9 +33,13 @@ router = APIRouter()
 async def records(
     request: Request,
     topic: str | None = Query(None, description="Default: the rejected topic."),
-    search: str = Query("", max_length=200, description="Part of key, a header or value."),
+    search: str = Query(
+        "", max_length=SEARCH_CHARS_MAX, description="Part of key, a header or value."
+    ),
     key: str | None = Query(None, description="Only this key; searches more records."),
-    id: str | None = Query(None, description="Deliveries of this schedule; needs `since_ms`."),
+    id: str | None = Query(
+        None, description="What was rejected of this schedule; with `since_ms` its deliveries."
+    ),
     since_ms: int | None = Query(None, ge=0, le=DUE_MS_MAX, description="With `id`: from then on."),
     limit: int = Query(100, ge=1, le=PAGE_COUNT_MAX),
 ) -> Response:
@@ -44,8 +49,10 @@ async def records(
     payload = at.shows_payload(who)
     if (search or key is not None) and not payload:
         raise Problem(403, "search, key: expected a role that is shown payloads")
-    if (id is None) != (since_ms is None) or sum((bool(search), key is not None, bool(id))) > 1:
-        raise Problem(422, "expected one of search, key, and id with since_ms")
+    if (since_ms is not None and id is None) or (
+        sum((bool(search), key is not None, id is not None)) > 1
+    ):
+        raise Problem(422, "expected one of search, key, and id, with since_ms or without")
     name = topic or at.settings.rejected_topic
     if not wire.is_topic(name):
         raise Problem(422, f"topic: expected a topic name, got {name[:80]!r}")
@@ -53,10 +60,13 @@ async def records(
     def work() -> Response:
         _require_readable(at, who, name)
         if since_ms is not None:
-            named = _bytes(request, "id")
+            named = query_bytes(request, "id")
             found = at.records.delivered(name, schedule_id=named, since_ms=since_ms, count=limit)
+        elif id is not None:
+            named = query_bytes(request, "id")
+            found = at.records.rejected(name, schedule_id=named, count=limit)
         elif key is not None:
-            found = at.records.versions(name, key=_bytes(request, "key"), count=limit)
+            found = at.records.versions(name, key=query_bytes(request, "key"), count=limit)
         else:
             found = at.records.last(name, count=limit, search=search)
         return answer({"items": [show_record(one, payload=payload) for one in found]})
@@ -74,7 +84,7 @@ def _require_readable(at: ServerState, who: Identity, topic: str) -> None:
         )
 
 
-def _bytes(request: Request, name: str) -> bytes:
+def query_bytes(request: Request, name: str) -> bytes:
     """The last query parameter of this name as bytes: keys and ids need not be text."""
     found = b""
     for pair in request.scope["query_string"].replace(b"+", b" ").split(b"&"):

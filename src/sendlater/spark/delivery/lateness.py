@@ -43,7 +43,8 @@ class LatenessReport:
         """
         now_ms = self.clock.now_ms()
         for n in range(min(len(ids), RECENT_TOLD_MAX - len(self.recent))):
-            self.recent.append(Delivery(ids[n], topics[n].decode(), due_ms[n], now_ms))
+            held_ms = waited_ms.get(ids[n], 0)
+            self.recent.append(Delivery(ids[n], topics[n].decode(), due_ms[n], now_ms, held_ms))
         if waited_ms:
             due_ms = self._without_waits(ids, due_ms, topics, waited_ms)
         later = len(due_ms)

@@ -1,12 +1,14 @@
 -- One schedule, wherever it is.
 --
--- keys: due record batches aside
+-- keys: due record batches aside limits
 -- args: id
--- returns: {state, packed}, packed as in claim; or nothing
+-- returns: {state, packed}, packed as in claim; of what waits for a limit also since when; or nothing
 
 local score = redis.call('ZSCORE', due, id)
 if score then
-    return {'pending', '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)}
+    score = tonumber(score)
+    local since_ms = score >= LIMITED and redis.call('HGET', limits .. '-since', id) or nil
+    return {'pending', '\207' .. struct.pack('>I8', score % LIMITED) .. redis.call('HGET', record, id), since_ms}
 end
 local packed = redis.call('HGET', aside, id)
 if packed then

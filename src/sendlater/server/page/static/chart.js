@@ -118,7 +118,7 @@ export function makeChart(place, { onView, onSelect }) {
     if (tip.hidden) return;
     const red = overdueCounts(got)[hover];
     tip.replaceChildren(el("b", {}, `${count(got.counts[hover])} due`), el("span", {}, fromTo(got.edges_ms[hover], got.edges_ms[hover + 1])),
-      ...options.topics.map(([topic, counts, colour]) => counts[hover] ? el("span", {}, el("i", { class: `c${colour}` }), `${topic} ${got.sampled ? "≈ " : ""}${count(counts[hover])}`) : null).filter(Boolean),
+      ...options.topics.map(([topic, counts, colour]) => counts[hover] ? el("span", {}, el("i", { class: `c${colour}` }), `${topic} ${got.estimated[hover] ? "≈ " : ""}${count(counts[hover])}`) : null).filter(Boolean),
       ...(got.recurring[hover] ? [el("span", {}, el("i", { class: "recurring" }), `${count(got.recurring[hover])} recurring`)] : []),
       ...(got.held[hover] ? [el("span", {}, el("i", { class: "held" }), `${count(got.held[hover])} held by limits until then`)] : []),
       ...(red ? [el("span", { class: "bad" }, `${count(red)} overdue`)] : []),

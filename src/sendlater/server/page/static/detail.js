@@ -6,6 +6,7 @@ const id = given("id");
 const path = given("b")
   ? "/v1/schedules/" + Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
   : "/v1/schedules/" + encodeURIComponent(id);
+const encoded = path.split("/").pop();
 const [VERSIONS, DELIVERIES, CHANGES] = [20, 20, 500];
 const NEW_TIME = /^(\+?P?[\dT]|\+)/i;
 
@@ -20,8 +21,8 @@ const nth = (one) => (attemptOf(one) > 1 ? `, attempt ${attemptOf(one)}` : "");
 // What it is a retry of: the delivery that failed first, and every attempt that is on the topic.
 function tellRetry(one) {
   if (attemptOf(one) === 1) return;
-  const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1];
-  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
+  const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1], [, topic, place] = of?.match(/^([^/]+)\/(\d+\/\d+)$/) ?? [];
+  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : place ? toPlace({ topic, place }) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
   fact("attempt", el("span", {}, count(attemptOf(one)), ...places));
 }
 
@@ -29,16 +30,22 @@ function tellRetry(one) {
 async function itsVersions(one) {
   if (!can.payload) return [];
   const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
-  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + path.split("/").pop()).catch(() => ({ items: [] }))));
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + encoded).catch(() => ({ items: [] }))));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
 // Each delivery is looked up on its topic, for its place and content.
 async function itsDeliveries() {
-  const told = await ask("GET", "/v1/deliveries?" + query({ search: id, limit: DELIVERIES }));
-  return Promise.all(told.items.filter((each) => each.id === id).map(async (each) => {
-    const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, id, since_ms: each.at_ms, limit: 1 })).catch(() => ({ items: [] }));
-    return [each, found.items[0]];
+  const told = await ask("GET", "/v1/deliveries?" + query({ limit: DELIVERIES }) + "&id=" + encoded);
+  return Promise.all(told.items.map(async (each) => {
+    const found = await ask("GET", "/v1/records?" + query({ topic: each.topic, since_ms: each.at_ms, limit: DELIVERIES }) + "&id=" + encoded).catch(() => ({ items: [] }));
+    // Later ones of the same id, such as the next attempt of a retry, are due at another time.
+    return [each, found.items.findLast((record) => Number(record.due_ms) === each.due_ms)];
   }));
+}
+// Of what is gone: whether it was rejected.
+async function itsRejection() {
+  const told = await ask("GET", "/v1/records?limit=1&id=" + encoded).catch(() => ({ items: [] }));
+  return told.items[0];
 }
 async function itsChanges() {
   const audit = await ask("GET", `/v1/audit?limit=${CHANGES}`);
@@ -50,18 +57,26 @@ async function itsChanges() {
 // --- life ---
 const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
-function stepsOf(one, changes, delivered, versions) {
-  const steps = versions.toReversed().map((each) => ({ at: each.at_ms, what: each.value === null ? "cancelled" : "scheduled", kind: each.value === null ? "bad" : "calm", more: ["on ", toPlace(each)] }));
+function stepsOf(one, changes, delivered, versions, rejected) {
+  // To enqueue an event also cancels its next attempt, which is seldom there.
+  const oldest = versions.toReversed(), first = oldest.findIndex((each) => each.value !== null);
+  const steps = oldest.map((each, n) => {
+    const [what, kind] = each.value !== null ? ["scheduled", "calm"] : first >= 0 && first < n ? ["cancelled", "bad"] : ["cancelled, if there was one", "calm"];
+    return { at: each.at_ms, what, kind, more: ["on ", toPlace(each)] };
+  });
   if (one?.origin && !versions.some((each) => each.place === one.origin.place)) steps.push({ at: one.origin.timestamp_ms, what: "scheduled", kind: "calm", more: ["on ", toPlace(one.origin)] });
   for (const entry of changes) {
     const what = VERBS[entry.action] ?? entry.action;
     steps.push({ at: entry.at_ms, what, kind: KINDS[what] ?? "calm", more: [`by ${entry.who}`] });
   }
   for (const [each, record] of delivered) {
-    steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}`] });
-    steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms)}${nth(record)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
+    const held = each.held_ms ? `, after ${span(each.held_ms)} held by a limit` : "";
+    steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}${held}`] });
+    steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms - each.held_ms)}${nth(record)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
   }
-  if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: (one.state === "pending" ? "will be due" : `${one.state}, due`) + nth(one), kind: "", more: [] });
+  if (rejected) steps.push({ at: rejected.at_ms, what: "rejected", kind: "bad", more: [`${rejected.reason}: ${rejected.detail} `, toPlace(rejected)] });
+  if (one?.held_since_ms !== undefined) steps.push({ at: one.held_since_ms, what: "held by a limit", kind: "", more: ["since it was due"] });
+  else if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: (one.state === "pending" ? "will be due" : `${one.state}, due`) + nth(one), kind: "", more: [] });
   return steps.sort((a, b) => a.at - b.at);
 }
 function drawLife(steps) {
@@ -77,7 +92,7 @@ function drawVersions(versions) {
     const what = each.value === null ? el("p", { class: "bad" }, "(cancelled)") : before && text(before) !== text(each) ? difference(text(before), text(each)) : el("pre", { tabindex: "0" }, text(each).slice(0, 2000));
     return el("li", {}, el("div", { class: "row head" }, time(each.at_ms), toPlace(each), before && each.value !== null && text(before) === text(each) ? el("span", { class: "soft" }, "the same payload as before") : null), what);
   }));
-  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : "None among the last records of the inbox.";
+  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : body.kafka === "true" ? "None among the last records of the inbox." : "None on the inbox. Without Kafka, what is scheduled through REST, the client or the shell goes straight to Redis, which keeps only the last version.";
 }
 // --- coming again ---
 const NEXT = 10;
@@ -101,10 +116,17 @@ async function showPlan(plan) {
 }
 
 async function showLife(one) {
-  const [changes, delivered, versions] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one)]);
-  drawLife(stepsOf(one, changes, delivered, versions));
+  const [changes, delivered, versions, rejected] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one), one ? null : itsRejection()]);
+  drawLife(stepsOf(one, changes, delivered, versions, rejected));
+  if (rejected && !delivered.length) showRejected(rejected);
   drawVersions(versions);
   if (!one && delivered.length) showDelivered(...delivered[0]);
+}
+function showRejected(record) {
+  $("#facts").replaceChildren();
+  $("#state").replaceChildren(state("rejected"));
+  fact("reason", record.reason ?? ""); fact("detail", record.detail ?? ""); fact("place", toPlace(record));
+  showPayload(record);
 }
 function showDelivered(each, record) {
   $("#facts").replaceChildren();

@@ -63,15 +63,17 @@ function showHealth(s) {
   vital("dead", "Dead", count(s.dead), s.dead > 0);
   if (s.limits && Object.keys(s.limits).length) vital("limits", "Held by limits", count(s.limited));
   if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
-  const more = s.why.filter((one) => one !== $("#headline-text").textContent);
+  const more = s.why.filter((one) => one !== $("#headline-text").textContent && !isPlanned(one));
   const told = [...s.why.map((one) => [one]), ...LEFT.filter(([name]) => s[name]).map(([name, path, what]) => [`${count(s[name])} ${what} `, el("a", { href: path }, "Look at them")])];
   tellWhy(told, more.join("\n"));
 }
+// What waits for a limit waits because somebody wants it to.
+const isPlanned = (text) => text.includes(" wait for the limit of ");
 // What was refused or failed stays until somebody looks: it is told, but does not open the row.
 const LEFT = [["rejected", "/rejected", "records were rejected since the store was made; the reason is in their headers."], ["dead", "/dead", "messages are dead: their handler failed, or they expired."]];
 function tellWhy(told, opening) {
   const place = $("#why"), text = told.map(([first]) => first).join("\n");
-  if (place.dataset.told !== text) place.replaceChildren(...told.map((parts) => el("li", {}, ...parts)));
+  if (place.dataset.told !== text) place.replaceChildren(...told.map((parts) => el("li", { class: isPlanned(parts[0]) ? "planned" : null }, ...parts)));
   place.dataset.told = text;
   if ((place.dataset.opening ?? "") === opening) return;
   place.dataset.opening = opening;

@@ -6,7 +6,7 @@ const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
 // More requests than this for one page are not made again by themselves.
 const [COSTLY_ASKS, LATE_MS] = [5, 1000];
 const COLUMNS = {
-  state: ["state", (one) => state(one.held ? "held" : one.state === "pending" && !one.plan?.paused && one.due_ms < Date.now() - LATE_MS ? "overdue" : one.state)],
+  state: ["state", (one) => state(one.held_since_ms !== undefined ? "held" : one.state === "pending" && !one.plan?.paused && one.due_ms < Date.now() - LATE_MS ? "overdue" : one.state)],
   due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
   again: ["comes again", (one) => (one.plan ? inWords(one.plan) : "")],
   topic: ["topic", (one) => one.topic],
@@ -45,20 +45,20 @@ async function* gather() {
   }
 }
 export async function showPage() {
-  const mine = ++showing;
+  const mine = ++showing, kept = rowNow();
   $("#schedules").setAttribute("aria-busy", "true");
   try {
     for await (const items of gather()) {
       if (mine !== showing) return;
       shown = items;
-      showRows();
+      showRows({ kept });
     }
     still = "";
     tellPage();
   } catch (error) {
     if (mine !== showing) return;
     [shown, next] = [[], null];
-    showRows(error instanceof TypeError ? "The server does not answer." : error.message);
+    showRows({ kept, refused: error instanceof TypeError ? "The server does not answer." : error.message });
   } finally {
     if (mine === showing) $("#schedules").removeAttribute("aria-busy");
   }
@@ -88,15 +88,15 @@ function row(one) {
   box.addEventListener("change", () => { choose(one, box.checked); mark(); });
   return made;
 }
+const rowNow = () => { const row = document.activeElement?.closest?.("#schedules tbody tr"); return row && { id: row.dataset.id, at: [...row.parentNode.children].indexOf(row) }; };
 // Where the focus was, it stays: on the same schedule, or on what is now in its place.
-function showRows(refused = "") {
-  const held = document.activeElement?.closest?.("#schedules tbody tr"), focused = held?.dataset.id, at = held ? [...held.parentNode.children].indexOf(held) : 0;
+function showRows({ refused = "", kept = rowNow() } = {}) {
   showHead();
   const none = refused || (Object.keys(filter()).length ? "Nothing pending matches this filter." : "Nothing is pending.");
-  const place = $("#schedules tbody");
+  const place = $("#schedules tbody"), free = document.activeElement === document.body || place.contains(document.activeElement);
   place.replaceChildren(...(shown.length ? shown.map(row) : [el("tr", { class: refused ? "none bad" : "none" }, el("td", { colspan: columns().length + 2 }, none))]));
-  const all = [...place.children], again = held && (all.find((each) => each.dataset.id === focused) ?? all[Math.min(at, all.length - 1)]);
-  (again ?? all[0]).tabIndex = 0;
+  const all = [...place.children], again = free && kept && (all.find((each) => each.dataset.id === kept.id) ?? all[Math.min(kept.at, all.length - 1)]);
+  (again || all[0]).tabIndex = 0;
   if (again) again.focus({ preventScroll: true });
   $("#next").disabled = !next;
   $("#first").disabled = !given("cursor");

@@ -125,7 +125,7 @@ function asTable() {
   got.counts.forEach((n, i) => {
     if (!n && !got.held[i]) return;
     const [from, to] = [got.edges_ms[i], got.edges_ms[i + 1]];
-    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${got.sampled ? "≈ " : ""}${count(counts[i])}`);
+    const topics = Object.entries(got.topics).filter(([, counts]) => counts[i]).map(([topic, counts]) => `${topic} ${got.estimated[i] ? "≈ " : ""}${count(counts[i])}`);
     const apart = [[got.recurring[i], "recurring"], [got.held[i], "held by limits until then"], [red[i], "overdue"]].filter(([some]) => some).map(([some, what]) => `${count(some)} ${what}`);
     rows.push(el("tr", { class: red[i] ? "bad" : "" }, el("td", { class: "time" }, time(from)), el("td", { class: "time" }, time(to)), el("td", {}, count(n)), el("td", {}, [...topics, ...apart].join(", ")), el("td", {}, span(got.late_ms[i])),
       el("td", {}, el("button", { type: "button", "aria-label": `Select from ${iso(from)}`, onclick: () => select(from, to) }, "Select"))));

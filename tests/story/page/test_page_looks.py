@@ -28,7 +28,7 @@ BARS = 96
 VIEWS = {
     "wide-light": ({"width": 1280, "height": 1000}, "light"),
     "wide-dark": ({"width": 1280, "height": 1000}, "dark"),
-    "phone-dark": ({"width": 360, "height": 900}, "dark"),
+    "phone-dark": ({"width": 360, "height": 1000}, "dark"),
 }
 COMPARE = """async ([one, other]) => {
   const CELL = 8, FAR = 24;

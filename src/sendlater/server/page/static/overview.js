@@ -33,7 +33,7 @@ function showNumbers(s) {
   const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
   number("late", span(late.p99), late.p50 == null ? "nothing delivered yet" : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
   number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
-  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), `${short(s.due["1m"] ?? 0)} in 1 min, ${short(s.due["1h"] ?? 0)} in 1 h, ${short(s.due["1d"] ?? 0)} in 1 d`);
+  number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), Object.entries({ "1m": "1 min", "1h": "1 h", "1d": "1 d" }).map(([name, told]) => `${short(s.due[name] ?? 0)} in ${told}`.replaceAll(" ", "\u00a0")).join(", "));
   number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);
 }
 async function showTrend() {

@@ -88,7 +88,7 @@ def plan_send(
 
     Raises BadTime or BadRequest for arguments that are not valid.
     """
-    if unknown := recurrence.keys() - Recurrence.__annotations__.keys():
+    if recurrence and (unknown := recurrence.keys() - Recurrence.__annotations__.keys()):
         raise TypeError(f"send_later() got unexpected arguments: {', '.join(sorted(unknown))}")
     if id == "":
         raise BadRequest("id: expected text that is not empty, or None for a new one")
@@ -103,21 +103,25 @@ def plan_send(
         partition=partition,
     )
     schedule_id = to_id(new_id() if id is None else id)
-    plan = ""
-    once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
-    if found := planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms):
+    plan, found, expiry = "", None, None
+    if recurrence:
+        once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
+        found = planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms)
+    if found:
         planned_ms, plan = found.due_ms(schedule_id), found.text
     else:
         planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
         if spread is not None:
             planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
+    if expires is not None or expires_after is not None:
+        expiry = plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms)
     return Schedule(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
-        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
+        expiry=expiry,
         plan=plan,
-        tags=checked_tags(tags),
+        tags=() if tags is None else checked_tags(tags),
     )
 
 

@@ -109,7 +109,7 @@ def pack(schedule: Schedule) -> bytes:
 def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     """The same for a decoded row: topic, partition, key, value, headers as structs (or null),
     dialect, expires_ms, expires_after_ms, tags (or null), and the four columns of its origin."""
-    topic, partition, key, value, headers, dialect, at_ms, after_ms, tags, *origin = row
+    topic, partition, key, value, headers, dialect, at_ms, after_ms, tags = row[:9]
     flat = [part for h in headers for part in (h["key"], h["value"])] if headers else None
     if plan:
         flat = [PLAN, plan.encode(), *(flat or ())]
@@ -119,7 +119,7 @@ def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     elif after_ms is not None:
         expiry = Expiry(after_ms, after_due=True)
     kind = kind_of(dialect, expiry, recurs=bool(plan))
-    fields = (topic, partition, key, value, flat, kind, *origin)
+    fields = (topic, partition, key, value, flat, kind, *row[9:])
     return pack_fields((tags.encode(), *fields) if tags else fields)
 
 

@@ -29,6 +29,9 @@ WAITED = "waited "
 occurrence that was delivered only what its id has behind that of its schedule, @PLANNED."""
 WARM_UP, ALONG = -1, -2
 """Partitions of rows that only warm up what they pass; the second tells that it got so far."""
+VALUE, HEADERS, DIALECT = 3, 4, 5
+ORIGIN, PARTITION, AT, TIMESTAMP_MS = -4, -3, -2, -1
+"""Places in a row of the sink: each record comes by here, so no list is made to take it apart."""
 TARGETS_REFRESH_MS = 2_000
 """How long a task uses its copy of the known target topics."""
 
@@ -127,12 +130,12 @@ class ParkTask:
         for schedule_id, due_ms, shard, change, row in zip(
             ids, due, shards, changes, zip(*fields, strict=True), strict=True
         ):
-            *_, origin, from_partition, at, stamp_ms = row
+            origin = row[ORIGIN]
             if origin is None:
                 continue
-            source = f"{origin}/{from_partition}"
-            if stamp_ms is None:
-                self._mark(source, at)
+            source = f"{origin}/{row[PARTITION]}"
+            if row[TIMESTAMP_MS] is None:
+                self._mark(source, row[AT])
                 ended = True
             else:
                 self._gather(source, shard, schedule_id, due_ms, change, row, now_ms)
@@ -174,7 +177,7 @@ class ParkTask:
         now_ms: int,
     ) -> None:
         """Add a record's row to its shard's, unless that has seen the record before."""
-        *_, from_partition, at, _ = row
+        from_partition, at = row[PARTITION], row[AT]
         if source in self.undecided and self._is_known(source, at):
             self.ends[source] = max(self.ends[source], at + 1)
             return
@@ -185,7 +188,7 @@ class ParkTask:
                 schedule_id, change, row
             )
             shard = crc32(schedule_id) % len(self.shards)
-        _, _, _, value, headers, dialect, *_ = row
+        value, dialect = row[VALUE], row[DIALECT]
         # A cancellation of only one version has that version as its value.
         stored = of_version(row, change) if plan else row
         packed = (value or "") if due_ms is None else pack_columns(stored, plan)
@@ -210,7 +213,7 @@ class ParkTask:
         taken = self._add(source, shard, at, (schedule_id, when, packed))
         if taken and dialect == "rejected":
             self.rejected[taken] += 1
-            self.reasons[f"rejected:{_reason(headers)}"] += 1
+            self.reasons[f"rejected:{_reason(row[HEADERS])}"] += 1
         self.ends[source] = max(self.ends[source], at + 1)
 
     def _is_known(self, source: str, at: int) -> bool:

@@ -131,7 +131,13 @@ ASIDE = replace(
     deeds=("cancel", *DOORS.deeds),
     topics=[f"slow-{n}" for n in range(1, 9)],
 )
-HORIZON = Focus(faults=(), plan={"journal": True, "horizon": "6s"}, deeds=("schedule", "cancel"))
+HORIZON = Focus(
+    faults=("freeze",),
+    steps=("before plan",),
+    facts={"ms": 1_500, "another": True},
+    plan={"journal": True, "horizon": "6s", "shards": 1},
+    deeds=("cancel",),
+)
 LIMITED = Focus(faults=(), plan={"per_second": 1})
 
 MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {

@@ -131,6 +131,10 @@ def test_what_is_not_of_the_documented_shape_is_refused(api):
     large = {**json_type, "content-length": str(BODY_BYTES_MAX + 1)}
     refused(api.post("/v1/schedules", content=b"x", headers=large), 413, "expected a body of")
     refused(api.get("/v1/nothing"), 404, "Not Found")
+    refused(api.get("/nothing"), 404, "Not Found")
+    shown = api.get("/nothing", headers={"accept": "text/html"})
+    assert shown.status_code == 404
+    assert "There is no page here" in shown.text
     refused(api.put("/v1/schedules"), 405, "Method Not Allowed")
 
 
@@ -475,6 +479,8 @@ def test_bulk_by_ids_and_bulk_refusals(api):
     many = {"ids": ["a"] * (BULK_IDS_MAX + 1)}
     refused(api.post("/v1/schedules:cancel", json=many), 422, "at most")
     refused(api.post("/v1/schedules:reschedule", json={}), 422, "exactly one of shift")
+    wrong = {"ids": ["a"], "shift": "soon"}
+    refused(api.post("/v1/schedules:reschedule", json=wrong), 422, "with or without a sign")
 
 
 @pytest.mark.parametrize("deed", ["cancel", "deliver-now", "reschedule"])

@@ -57,8 +57,7 @@ def encode_headers(
             _check_ms("due_ms", due_ms)
             headers.append((names.DUE_MS, b"%d" % due_ms))
         headers.append((names.EPOCH, b"%d" % -(-due_ms // 1_000)))
-    if expiry or tags:
-        headers += expiry_headers(expiry) + tags_headers(tags)
+    headers += expiry_headers(expiry) + tags_headers(tags)
     if plan:
         headers.append((names.PLAN, plan.encode()))
     headers.append((names.TARGET_TOPIC, record.topic.encode()))

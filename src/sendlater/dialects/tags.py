@@ -26,9 +26,11 @@ def checked_tag(tag: object) -> str:
 
 def checked_tags(given: Iterable[str] | None) -> tuple[str, ...]:
     """Tags in the order given, each once. Raises BadRequest for too many, and for what is none."""
+    if given is None:
+        return ()
     if isinstance(given, str):
         raise BadRequest(f"tags: expected a list of tags, got the text {given[:100]!r}")
-    found = tuple(given or ())
+    found = tuple(given)
     if len(found) > TAGS_COUNT_MAX:
         raise BadRequest(f"tags: expected at most {TAGS_COUNT_MAX}, got {len(found)}")
     return tuple(dict.fromkeys(map(checked_tag, found)))

@@ -103,7 +103,7 @@ def plan_send(
         partition=partition,
     )
     schedule_id = to_id(new_id() if id is None else id)
-    plan, found, expiry = "", None, None
+    plan, found = "", None
     if recurrence:
         once = {"delay": delay, "at": at, "spread": spread, "expires": expires}
         found = planned({**recurrence, **once}, schedule_id=schedule_id, now_ms=now_ms)
@@ -113,15 +113,13 @@ def plan_send(
         planned_ms = due_ms(delay=delay, at=at, now_ms=now_ms)
         if spread is not None:
             planned_ms += share_of(span_ms(spread, what="spread"), schedule_id)
-    if expires is not None or expires_after is not None:
-        expiry = plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms)
     return Schedule(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
-        expiry=expiry,
+        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
         plan=plan,
-        tags=() if tags is None else checked_tags(tags),
+        tags=checked_tags(tags),
     )
 
 

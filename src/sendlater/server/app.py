@@ -70,7 +70,7 @@ def make_app(settings: Settings, *, redis_url: str) -> "Headers":
         redirect_slashes=False,
     )
     app.state.server_state = server_state
-    problems.install(app)
+    problems.install(app, missing=page.missing)
     app.include_router(schedules.router)  # first: routes are tried in order
     for more in (bulk, numbers, running, recurring, topics, health):
         app.include_router(more.router)

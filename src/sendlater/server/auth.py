@@ -133,6 +133,11 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
+def asks_for_page(scope: Scope) -> bool:
+    """Whether a request is that of a browser for a page."""
+    return any(b"text/html" in value for name, value in scope["headers"] if name == b"accept")
+
+
 class Gate:
     """Lets authorised requests through, with the sender's identity in `scope["who"]`."""
 
@@ -151,7 +156,7 @@ class Gate:
                 _require_same_site(scope["who"], headers)
         except Problem as problem:
             answer = problem_response(problem)
-            if problem.status == 401 and "text/html" in headers.get(b"accept", ""):
+            if problem.status == 401 and asks_for_page(scope):
                 answer = RedirectResponse("/sign-in", 303)
             await answer(scope, receive, send)
             return

@@ -153,7 +153,13 @@ def span_ms(given: float | str) -> int:
     may have a sign. Raises BadTime."""
     if isinstance(given, str):
         sign = -1 if given.startswith("-") else 1
-        return sign * duration_ms(re.sub(r"^[+-]", "", given))
+        try:
+            return sign * duration_ms(re.sub(r"^[+-]", "", given))
+        except BadTime:
+            raise BadTime(
+                "expected a duration, with or without a sign: seconds (90, -1.5), ISO 8601 "
+                f"(PT2H) or 2h30m, got {given[:40]!r}"
+            ) from None
     if not abs(given) <= DUE_MS_MAX:
         raise BadTime(f"expected seconds, up to {DUE_MS_MAX}, got {given}")
     return math.ceil(given * 1_000)
@@ -161,6 +167,8 @@ def span_ms(given: float | str) -> int:
 
 def delay_ms(given: float | str) -> int:
     """The same for a span that must not be negative. Raises BadTime."""
+    if isinstance(given, str):
+        return duration_ms(given)
     found = span_ms(given)
     if found < 0:
         raise BadTime(f"delay: expected zero or more, got {given}")

@@ -1,6 +1,7 @@
 """Errors as RFC 9457 problem details, which say what was expected and what was received."""
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -89,8 +90,9 @@ def as_problem(error: Exception) -> Problem:
     return Problem(500, f"{type(error).__name__}: see the log")
 
 
-def install(app: FastAPI) -> None:
-    """Have the app answer every error as a problem."""
+def install(app: FastAPI, *, missing: Callable[[Request], Response | None]) -> None:
+    """Have the app answer every error as a problem; `missing` may have another answer for an
+    address that there is none of."""
 
     async def ours(_: Request, error: Exception) -> Response:
         return problem_response(as_problem(error))
@@ -104,6 +106,8 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 404 and (shown := missing(request)) is not None:
+            return shown
         headers = dict(error.headers or {})
         # The router knows the methods of the first route with this path only.
         if error.status_code == 405 and (allowed := _allowed(app, request)):

@@ -1,9 +1,10 @@
 """Store operations for people: filtered pages, conditional and bulk changes, counters."""
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice, product
 from typing import Any
 
@@ -48,6 +49,10 @@ class Filter:
         """Whether it can be counted without reading schedules: by due time and tag only."""
         return not self.id_prefix and not self.topic and not self.header
 
+    def told(self) -> dict[str, Any]:
+        """As the arguments of `look`."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def passes(self, row: Schedule) -> bool:
         """Whether a schedule is selected."""
         return (
@@ -82,14 +87,9 @@ class Admin:
                 shard,
                 shift_ms=shift_ms,
                 count_max=count_max,
-                from_ms=wanted.from_ms,
-                to_ms=wanted.to_ms,
                 after=after,
-                id_prefix=wanted.id_prefix,
-                topic=wanted.topic,
-                header=wanted.header,
-                tag=wanted.tag,
                 backwards=backwards,
+                **wanted.told(),
             )
             rows += found
             places += [place] if place else []
@@ -124,15 +124,11 @@ class Admin:
                 return found
 
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
-        """Every schedule that passes, page by page, up to `count_max`."""
-        after, left = None, count_max
-        while left > 0:
-            page = self.page(wanted, count_max=min(left, PAGE_COUNT_MAX), after=after)
-            yield from page.schedules
-            left -= len(page.schedules)
-            after = page.after
-            if after is None:
-                return
+        """Every schedule that passes, in due order, up to `count_max`. Each shard is read page by
+        page as far as it is needed, so that no row is read twice."""
+        places = product(self.pending.shards, (0, LIMITED_MS))
+        each = [_rows(shard, shift_ms, wanted) for shard, shift_ms in places]
+        return islice(heapq.merge(*each, key=place_of), count_max)
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in two round trips per shard."""
@@ -307,3 +303,15 @@ class Admin:
                 row for shard in self.pending.shards for row in told(shard, count_max=count_max)
             ]
         return sorted(rows, key=lambda row: -row.at_ms)[:count_max]
+
+
+def _rows(shard: Shard, shift_ms: int, wanted: Filter) -> Iterator[Schedule]:
+    """Every schedule of a shard that passes; `shift_ms` as for `look`."""
+    after: Place | None = None
+    while True:
+        found, after = look(
+            shard, shift_ms=shift_ms, count_max=PAGE_COUNT_MAX, after=after, **wanted.told()
+        )
+        yield from found
+        if after is None:
+            return

@@ -25,6 +25,7 @@ VIEWS = {
     "/running": "#services tbody tr",
     "/audit": "#audit tbody tr",
     "/docs": "h2",
+    "/no-such-page": "h1",
     "/sign-in": "button",
 }
 

@@ -69,7 +69,7 @@ def pack_all() -> None:
 
 
 @router.get("/static/{of}/{name}")
-def static_file(request: Request, of: str, name: str) -> Response:
+async def static_file(request: Request, of: str, name: str) -> Response:
     """Needs no token. An address with another digest belongs to another version: 404."""
     found = asset(name) if of == version() else None
     if found is None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -14,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from sendlater.errors import Unavailable
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
-from sendlater.server.auth import SESSION_S, Role, cookie_name, require
+from sendlater.server.auth import SESSION_S, Role, asks_for_page, cookie_name, require
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
@@ -45,14 +46,24 @@ FROM_ELSEWHERE = ("/schedule", "/records")
 
 
 def _shell(request: Request) -> HTMLResponse:
-    who = require(request.scope, Role.READ)
-    at = server_state(request)
     path = request.scope["path"]
     name, title = PAGES[path]
-    return html(
+    return _page(
+        request,
         f"{name}.html",
         name=name,
         title=title,
+        first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
+        **(_due_times(request) if name == "overview" else {}),
+    )
+
+
+def _page(request: Request, template: str, **values: Any) -> HTMLResponse:
+    who = require(request.scope, Role.READ)
+    at = server_state(request)
+    path = request.scope["path"]
+    return html(
+        template,
         pages={to: told for to, (_, told) in PAGES.items() if to not in FROM_ELSEWHERE},
         path=path,
         who=who,
@@ -63,11 +74,19 @@ def _shell(request: Request) -> HTMLResponse:
         topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
         inboxes=" ".join(at.operations.inboxes),
         kafka=at.settings.on_kafka,
-        first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
-        **(_due_times(request) if name == "overview" else {}),
         recent=RECENT_COUNT_MAX * at.settings.shards,
         tail=TAIL_COUNT_MAX,
+        **values,
     )
+
+
+def missing(request: Request) -> HTMLResponse | None:
+    """The answer to a browser that asks for a page that there is none of; None to all others."""
+    if request.scope["path"].startswith("/v1/") or not asks_for_page(request.scope):
+        return None
+    shown = _page(request, "missing.html", name="shared", title="Not found")
+    shown.status_code = 404
+    return shown
 
 
 def _due_times(request: Request) -> dict[str, int | None]:

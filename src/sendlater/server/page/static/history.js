@@ -1,7 +1,7 @@
 // The last deliveries, and sending some of them again.
-import { $, ask, badge, can, chosenPlaces, confirmed, el, given, guard, isLive, needsChosen, onBack, onKey, onStats, pageOf, query, remember, rowsOrNone, say, selectAll, span, time, visible } from "./shared.js";
+import { $, ask, badge, can, chosenPlaces, confirmed, el, given, guard, isLive, LATE_MS, needsChosen, onBack, onKey, onStats, pageOf, query, remember, rowsOrNone, say, selectAll, span, time, visible } from "./shared.js";
 
-const [SHOWN, AGAIN_MAX, LATE_MS] = [200, 50, 1000];
+const [SHOWN, AGAIN_MAX] = [200, 50];
 const form = $("#filter");
 let shown = [];
 let asked = 0;

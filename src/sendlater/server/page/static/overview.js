@@ -1,12 +1,12 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
-import { $, ask, count, el, given, guard, onBack, onStats, put, short, span } from "./shared.js";
+import { $, ask, count, el, given, guard, LATE_MS, onBack, onStats, put, short, span } from "./shared.js";
 import { askTimeline, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
 import { callersSeen, fillField, isCostly, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
 import { drawSpark } from "./spark.js";
 
-const [HEARD_MS_MAX, LATE_MS, TREND_MS, TABLE_MS] = [10000, 1000, 15000, 10000];
+const [HEARD_MS_MAX, TREND_MS, TABLE_MS] = [10000, 15000, 10000];
 let trendAsked = 0, tableAsked = Date.now(), firstStart = null;
 
 // --- the sentence ---

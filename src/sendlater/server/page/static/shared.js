@@ -67,6 +67,8 @@ export function span(ms) {
 }
 // The year 9999; what is due later is told in milliseconds.
 export const LAST_MS = 253402300799999;
+// What is later than this is told as late.
+export const LATE_MS = 1000;
 export const timesAre = () => localStorage.getItem("times") || "utc";
 export const zoneMs = (ms) => (timesAre() === "local" ? -60000 * new Date(ms).getTimezoneOffset() : 0);
 export function timeText(ms) {

@@ -1,10 +1,10 @@
 // The table of schedules: pages, columns, rows that are selected, and the keys.
-import { $, ask, can, count, el, given, inWords, onKey, pageOf, put, query, remember, state, visible, when } from "./shared.js";
+import { $, ask, can, count, el, given, inWords, LATE_MS, onKey, pageOf, put, query, remember, state, visible, when } from "./shared.js";
 import { FIELDS, read, write } from "./search.js";
 
 const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
 // More requests than this for one page are not made again by themselves.
-const [COSTLY_ASKS, LATE_MS] = [5, 1000];
+const COSTLY_ASKS = 5;
 const COLUMNS = {
   state: ["state", (one) => state(one.held_since_ms !== undefined ? "held" : one.state === "pending" && !one.plan?.paused && one.due_ms < Date.now() - LATE_MS ? "overdue" : one.state)],
   due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
@@ -82,7 +82,7 @@ function showHead() {
 }
 function row(one) {
   const box = el("input", { type: "checkbox", tabindex: "-1", "aria-label": `select ${one.id}`, disabled: Boolean(one.id_base64), title: one.id_base64 && "An id that is not text can be changed on its own page." });
-  const made = el("tr", { tabindex: "-1", "data-id": one.id, "data-b": one.id_base64 }, can.admin ? el("td", { class: "box" }, box) : null,
+  const made = el("tr", { tabindex: "-1", "data-id": one.id }, can.admin ? el("td", { class: "box" }, box) : null,
     el("td", { class: "id" }, el("a", { href: pageOf(one), tabindex: "-1" }, visible(one.id))),
     ...columns().map((name) => el("td", { class: `col-${name}` }, COLUMNS[name][1](one))));
   box.addEventListener("change", () => { choose(one, box.checked); mark(); });

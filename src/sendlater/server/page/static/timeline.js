@@ -1,5 +1,5 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
-import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
+import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
 import { COLOURS, makeChart, overdueCounts } from "./chart.js";
 import { grid } from "./axis.js";
 
@@ -8,7 +8,6 @@ const [BAR_PX, BARS_MAX] = [10, 120];
 const PAST_SHARE = 0.03;
 const ALL_MS_MIN = 60_000;
 const SPIKES_TOLD = 3;
-const LATE_WORTH_TELLING_MS = 1000;
 const REDRAW_MS = 4000;
 const most_ms = Number(body.mostDue) || 0;
 let range, zoomed, selected, got = null;
@@ -110,7 +109,7 @@ function colourOf(topic, all) {
   return free;
 }
 const spikes = () => got.counts.map((n, i) => i)
-  .filter((i) => got.late_ms[i] > LATE_WORTH_TELLING_MS && got.edges_ms[i + 1] > got.now_ms && got.counts[i] >= Math.max(1, got.counts[i - 1] || 0, got.counts[i + 1] || 0))
+  .filter((i) => got.late_ms[i] > LATE_MS && got.edges_ms[i + 1] > got.now_ms && got.counts[i] >= Math.max(1, got.counts[i - 1] || 0, got.counts[i + 1] || 0))
   .sort((a, b) => got.late_ms[b] - got.late_ms[a]).slice(0, SPIKES_TOLD);
 
 function tellSpike() {

@@ -617,6 +617,9 @@ def test_numbers_are_true(api):
     assert narrow["counts"] == [1] * 10
     assert narrow["topics"] == {"a": [1, 0] * 5, "b": [0, 1] * 5}
     assert (narrow["estimated"], narrow["sampled"]) == ([False] * 10, False)
+    hours = {"due_from": "7199.5", "due_to": "14401", "buckets": 2, "round": "true"}
+    edges = api.get("/v1/histogram", params=hours).json()["edges_ms"]
+    assert edges == [n * 7_200_000 for n in range(4)], "more than an hour each, so two"
     assert "sendlater_pending 11.0" in api.get("/metrics").text
     assert api.get("/healthz").text == "ok\n"
     assert api.get("/readyz").text == "ready\n"

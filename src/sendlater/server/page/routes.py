@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from sendlater.errors import Unavailable
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
+from sendlater.server import timeline_view
 from sendlater.server.auth import SESSION_S, Role, asks_for_page, cookie_name, require
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
@@ -53,8 +54,8 @@ def _shell(request: Request) -> HTMLResponse:
         f"{name}.html",
         name=name,
         title=title,
+        **(_timeline(request) if name == "overview" else {}),
         first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
-        **(_due_times(request) if name == "overview" else {}),
     )
 
 
@@ -89,13 +90,26 @@ def missing(request: Request) -> HTMLResponse | None:
     return shown
 
 
-def _due_times(request: Request) -> dict[str, int | None]:
-    """Where the timeline ends: with it, the page asks for its first chart without asking twice."""
+def _timeline(request: Request) -> dict[str, Any]:
+    """What the timeline shows first, and where it asks for that."""
+    at = server_state(request)
+    now_ms, admin, last_ms, most_ms = at.clock.now_ms(), at.operations.admin, None, None
     with suppress(Unavailable):
-        admin = server_state(request).operations.admin
-        most_ms = due_ms_of_share(admin.pending, MOST)
-        return {"last_due_ms": admin.last_due_ms(), "most_due_ms": most_ms}
-    return {}
+        last_ms, most_ms = admin.last_due_ms(), due_ms_of_share(admin.pending, MOST)
+    usual = timeline_view.usual_range(now_ms=now_ms, most_ms=most_ms, last_ms=last_ms)
+    from_ms, to_ms = timeline_view.shown(usual, now_ms=now_ms, last_ms=last_ms)
+    asked = {
+        "round": "true",
+        "buckets": timeline_view.FIRST_BARS,
+        "due_from": f"{from_ms / 1_000:.3f}",
+        "due_to": f"{to_ms / 1_000:.3f}",
+    }
+    return {
+        "ranges": timeline_view.RANGES_MS,
+        "usual": usual,
+        "last_due_ms": last_ms,
+        "timeline_asked": f"/v1/histogram?{urlencode(asked)}",
+    }
 
 
 for _path in PAGES:

@@ -19,6 +19,7 @@ from sendlater.server.prediction import spikes_late_ms
 from sendlater.server.routes.schedules import answer, server_state
 from sendlater.server.routes.topics import query_bytes
 from sendlater.server.selections import to_filter
+from sendlater.server.timeline_view import round_edges
 from sendlater.store import timeline
 
 router = APIRouter()
@@ -48,6 +49,9 @@ def histogram(
     due_from: str | None = Query(None, description="Default: now."),
     due_to: str | None = Query(None, description="Default: the last due time."),
     buckets: int = Query(60, ge=1, le=BUCKETS_COUNT_MAX),
+    rounded: bool = Query(
+        False, alias="round", description="Begin and end on round instants; fewer buckets then."
+    ),
 ) -> Response:
     """Exact counts per time span, counts by topic, and how late each span will be."""
     require(request.scope, Role.READ)
@@ -60,6 +64,8 @@ def histogram(
     end_ms = max(wanted.from_ms + buckets, (last_ms or wanted.from_ms) + 1)
     span = end_ms - wanted.from_ms
     edges = [wanted.from_ms + span * n // buckets for n in range(buckets + 1)]
+    if rounded:
+        edges = round_edges(wanted.from_ms, end_ms, bars=buckets)
     got = timeline.timeline(admin.pending, edges)
     before = admin.count(to_ms=edges[0] - 1) if edges[0] <= now_ms else 0
     ahead = [max(edge, now_ms) for edge in edges]  # what is past delivers nothing any more

@@ -6,17 +6,10 @@ const STEPS = [100, 200, 500, S, 2 * S, 5 * S, 10 * S, 15 * S, 30 * S, MIN, 2 * 
 const MONTHS = [1, 3, 6, 12, 24, 60, 120, 600, 1200, 6000, 12000];
 
 // The smallest step of which at most `most` fit.
-export const stepFor = (length, most) => STEPS.find((step) => length / step <= most) ?? Math.ceil(length / most / D) * D;
+const stepFor = (length, most) => STEPS.find((step) => length / step <= most) ?? Math.ceil(length / most / D) * D;
 
 // Weeks begin on Mondays; 1970 began on a Thursday.
 const monday = (step) => (step % (7 * D) ? 0 : 4 * D);
-
-// Edges on round instants: while time goes on, bars keep their place and only numbers change.
-export function grid([from, to], most) {
-  const step = stepFor(to - from, most), week = monday(step);
-  const first = Math.floor((from - week) / step) * step + week;
-  return { step, from: first, buckets: Math.max(1, Math.ceil((to - first) / step)) };
-}
 
 const two = (n) => String(n).padStart(2, "0");
 const NAMES = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

@@ -1,6 +1,6 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
 import { $, ask, count, el, given, guard, LATE_MS, onBack, onStats, put, short, span } from "./shared.js";
-import { askTimeline, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
+import { askFirst, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
 import { callersSeen, fillField, isCostly, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
@@ -110,7 +110,7 @@ onBack(refresh);
 addEventListener("popstate", () => { fillField(); readAddress(); refresh(); });
 
 fillField();
-guard(drawTimeline)(askTimeline());
+guard(drawTimeline)(askFirst());
 guard(showPage)();
 guard(async () => showStats(await ask("GET", "/v1/stats")))();
 onStats(showStats);

@@ -1,15 +1,13 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
 import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
 import { COLOURS, makeChart, overdueCounts } from "./chart.js";
-import { grid } from "./axis.js";
 
-const RANGES = [["minute", 60e3], ["hour", 3600e3], ["day", 86400e3], ["week", 7 * 86400e3], ["month", 30 * 86400e3], ["year", 365 * 86400e3], ["all", 0]];
+const RANGES = new Map([...$("#ranges").children].map((button) => [button.textContent, Number(button.dataset.ms)]));
 const [BAR_PX, BARS_MAX] = [10, 120];
 const PAST_SHARE = 0.03;
 const ALL_MS_MIN = 60_000;
 const SPIKES_TOLD = 3;
 const REDRAW_MS = 4000;
-const most_ms = Number(body.mostDue) || 0;
 let range, zoomed, selected, got = null;
 let last_ms = Math.min(Number(body.lastDue) || 0, LAST_MS);
 let asked = 0, answered = 0;
@@ -25,7 +23,7 @@ const chart = makeChart($("#chart"), {
 });
 
 export function readAddress() {
-  range = RANGES.some(([name]) => name === given("range")) ? given("range") : usual();
+  range = RANGES.has(given("range")) ? given("range") : body.range;
   const both = (from, to) => { const found = [given(from), given(to)].map((text) => Date.parse(text)); return found.some(Number.isNaN) ? null : found; };
   zoomed = both("zoom_from", "zoom_to");
   selected = both("due_from", "due_to");
@@ -40,23 +38,22 @@ function show(changes, how) {
   return guard(drawTimeline)();
 }
 
-// A few schedules of years to come must not make the coming days one bar: the range in which most are due.
-function usual() {
-  const now = Date.now(), [name, length] = RANGES.find(([, length]) => length >= most_ms - now) ?? ["all", 0];
-  return most_ms && now + length < last_ms ? name : "all";
-}
-
 // Now is a little right of the left edge, so that there is a place for what is overdue.
 function view() {
   if (zoomed) return zoomed;
   const now = Date.now();
-  const length = RANGES.find(([name]) => name === range)[1] || Math.max(ALL_MS_MIN, last_ms - now);
+  const length = RANGES.get(range) || Math.max(ALL_MS_MIN, last_ms - now);
   return [now - PAST_SHARE * length, now + length * 1.01];
 }
 export async function askTimeline() {
-  const most = Math.min(BARS_MAX, Math.max(20, Math.floor(($("#chart").clientWidth || innerWidth) / BAR_PX)));
-  const { step, from, buckets } = grid(view(), most);
-  return ask("GET", "/v1/histogram?" + query({ buckets, due_from: iso(Math.max(0, from)), due_to: iso(Math.max(0, from) + buckets * step) }));
+  const buckets = Math.min(BARS_MAX, Math.max(20, Math.floor(($("#chart").clientWidth || innerWidth) / BAR_PX)));
+  const [from, to] = view();
+  return ask("GET", "/v1/histogram?" + query({ round: "true", buckets, due_from: iso(Math.max(0, Math.floor(from))), due_to: iso(Math.ceil(to)) }));
+}
+// On a wide screen the browser has asked already, while it still read the scripts.
+export function askFirst() {
+  const asked = $("#timeline-asked");
+  return asked && matchMedia(asked.media).matches ? ask("GET", asked.getAttribute("href")) : askTimeline();
 }
 
 export async function drawTimeline(asking = askTimeline()) {
@@ -145,8 +142,7 @@ function select(from, to) {
   redraw();
 }
 
-$("#ranges").replaceChildren(...RANGES.map(([name]) =>
-  el("button", { type: "button", onclick: () => show({ range: name, zoom_from: "", zoom_to: "" }) }, name)));
+for (const button of $("#ranges").children) button.addEventListener("click", () => show({ range: button.textContent, zoom_from: "", zoom_to: "" }));
 $("#clear").addEventListener("click", () => { told("", ""); readAddress(); redraw(); });
 $("#zoom").addEventListener("click", () => show({ zoom_from: iso(selected[0]), zoom_to: iso(selected[1]) }));
 $("#whole").addEventListener("click", () => show({ zoom_from: "", zoom_to: "" }));

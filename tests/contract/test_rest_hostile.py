@@ -16,6 +16,7 @@ import pytest
 from hostile_requests import hostile_request
 from rest_calls import settings_for
 from servers import wait_until
+from starlette.testclient import TestClient
 
 from sendlater.limits import BODY_BYTES_MAX, CONNECTIONS_COUNT_MAX, HEAD_BYTES_MAX
 from sendlater.server import connections
@@ -158,6 +159,15 @@ def test_nothing_large_is_left_to_the_first_who_asks(api, monkeypatch):
     refused_method = api.request("BREW", "/v1/schedules")
     assert (refused_method.status_code, refused_method.headers["allow"]) == (405, "GET, POST")
     assert api.get("/openapi.json").status_code == 200
+
+
+def test_what_is_not_there_is_told_to_a_browser_that_has_not_signed_in(redis_url, space, tmp_path):
+    """Below a path that needs no token, nobody needs to have said who they are."""
+    (tmp_path / "tokens").write_text(new_token("me", "admin")[1])
+    settings = settings_for(redis_url, space, http_tokens=tmp_path / "tokens")
+    browser = TestClient(make_app(settings, redis_url=redis_url), headers={"accept": "text/html"})
+    for path in ("/static/nothing.js", "/healthz/nothing", "/sign-in/nothing"):
+        assert browser.get(path).status_code == 404, path
 
 
 def test_two_thousand_hostile_requests_hurt_nobody(redis_url, space, tmp_path, capfd):

@@ -184,10 +184,16 @@ class Gate:
         return found
 
 
+def may(scope: Any, role: Role) -> bool:
+    """Whether the sender's role is high enough; of who need not have said who it is, it is not."""
+    who: Identity | None = scope.get("who")
+    return who is not None and who.role >= role
+
+
 def require(scope: Any, role: Role) -> Identity:
     """The sender's identity. Raises Problem 403 if its role is too low."""
     who: Identity | None = scope.get("who")
-    if who is None or who.role < role:
+    if who is None or not may(scope, role):
         has = who.role.name.lower() if who else "none"
         raise Problem(403, f"expected a token with role {role.name.lower()}, got {has}")
     return who

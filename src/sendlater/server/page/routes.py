@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from sendlater.errors import Unavailable
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 from sendlater.server import timeline_view
-from sendlater.server.auth import SESSION_S, Role, asks_for_page, cookie_name, require
+from sendlater.server.auth import SESSION_S, Role, asks_for_page, cookie_name, may, require
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
@@ -82,8 +82,10 @@ def _page(request: Request, template: str, **values: Any) -> HTMLResponse:
 
 
 def missing(request: Request) -> HTMLResponse | None:
-    """The answer to a browser that asks for a page that there is none of; None to all others."""
-    if request.scope["path"].startswith("/v1/") or not asks_for_page(request.scope):
+    """The answer to a reader's browser that asks for a page that there is none of; None to all
+    others: below an open path, nobody needs to have signed in."""
+    scope = request.scope
+    if scope["path"].startswith("/v1/") or not asks_for_page(scope) or not may(scope, Role.READ):
         return None
     shown = _page(request, "missing.html", name="shared", title="Not found")
     shown.status_code = 404

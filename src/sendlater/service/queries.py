@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -155,7 +156,8 @@ class Queries:
 
     def _end_blocked_lanes(self) -> None:
         """A deleted target blocks the producer of a lane that delivers to it for half a minute, and
-        whatever else the lane has claimed: it is ended, and starts again at once with another."""
+        whatever else the lane has claimed: it is ended, and starts again with another, before the
+        next lane is ended."""
         if self._targets is None or not (deleted := self._targets.deleted()):
             return
         for worker in self._workers:
@@ -165,6 +167,7 @@ class Queries:
                 worker.query.stop()
                 self._targets.hold(deleted)
                 worker.query, worker.next_s, worker.refused = None, 0.0, True
+                self._look_after(worker, time.monotonic())
 
     def _look_for_restart(self) -> None:
         """A restarted server may have lost its last moments: claims, and what intake had read.

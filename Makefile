@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
+# Contract tests wait more than they work: two processes take a file of them each.
+TWO_FILES := -n 2 --dist loadfile
 # A real server on a busy machine can be slower than a test waits: CI runs the files that failed once
 # more, as Kafka's own build does. Both runs are in its output. Chaos gets no second try.
 FAILED_FILES := import json; files = {name.split("::")[0] for name in json.load(open(".pytest_cache/v/cache/lastfailed"))}; \
@@ -43,7 +45,7 @@ smoke: setup ## Unit tests, and one schedule through Kafka, Spark and Redis: und
 	$(PYTEST) tests/unit tests/story/test_kafka.py::test_a_record_arrives_when_it_is_due_byte_for_byte
 
 contract: setup ## The same tests for every store, dialect and client
-	$(PYTEST) tests/contract $(ONCE_MORE)
+	$(PYTEST) $(TWO_FILES) tests/contract $(ONCE_MORE)
 
 story: setup ## Real servers, one promise each
 	$(PYTEST) tests/story $(ONCE_MORE)

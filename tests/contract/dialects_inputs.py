@@ -42,6 +42,18 @@ TAGS += [b",".join(b"%d" % n for n in range(8)), b",".join(b"%d" % n for n in ra
 TAGS += [b",".join(b"%d" % n + b"x" * 63 for n in range(8)), b"a," * 5_000 + b"a", b"a\tb"]
 
 
+MEDDLING = [
+    [],
+    [(names.IF, b"version=abc"), (names.SPREAD, b"1h"), (names.EXPIRES_AFTER, b"1")],
+    [(names.TARGET_TOPIC, b"elsewhere"), (names.TARGET_KEY, b"k"), (names.DUE_MS, b"1")],
+    [(names.RETRY, b"5s"), (names.ERROR, b"why"), (names.RETRY_ATTEMPT, b"3")],
+    [(names.OWN, None), (names.COPIED, b"schedules/1/9"), (names.AGAIN, b"journal/1/0")],
+    [(names.ORIGIN, b"journal/1/1"), (names.CHANGE, b"abc"), (names.ID, b"x"), ("a", b"b")],
+    [(names.TAGS, b"a,b"), (names.TARGET_PARTITION, b"1"), (names.EXPIRES, b"friday")],
+]
+"""Headers behind those of a record that could change what becomes of it."""
+
+
 def hostile_schedules():
     for name in names.TIMES:
         yield from (schedule((name, text.encode()), TARGET) for text in HOSTILE)

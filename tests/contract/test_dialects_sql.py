@@ -3,11 +3,14 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 
 import pytest
 from dialects_inputs import (
     ENVELOPED,
+    MEDDLING,
     MESSAGES,
     SCHEDULES,
     SOON,
@@ -400,6 +403,56 @@ def test_the_same_id_is_moved_by_the_same_amount_through_every_door(spark):
     assert rows[0]["headers"] is None
 
 
+def copies_of(spark, records, chosen):
+    """The copies of records on their journal."""
+
+    def read(value):
+        return None if value is None else bytes(value)
+
+    rows = Copier(spark, chosen, None)._copies(frame_of(spark, records)).collect()
+    return [
+        Record(
+            topic=row.topic,
+            key=read(row.key),
+            value=read(row.value),
+            headers=[(name, read(value)) for name, value in row.headers],
+        )
+        for row in rows
+    ]
+
+
+def test_a_copy_is_delivered_as_the_record_itself_whatever_its_headers_are(spark):
+    """What was decided when it was copied stands: on the journal neither the headers of a rejected
+    record nor those beside an envelope count."""
+    copied = {"copy_to": "journal"}
+    inboxes = (
+        Inbox(topic="schedules", **copied),
+        Inbox(topic="envelopes", dialect="envelope", **copied),
+        Inbox(topic="journal", journal=True),
+    )
+    chosen = SETTINGS.model_copy(update={"inboxes": inboxes, "bootstrap_servers": "nobody:1"})
+    hostile = [*hostile_schedules(), *hostile_envelopes()]
+    records = [
+        replace(one, headers=[*one.headers, *more])
+        for one, more in zip(hostile, cycle(MEDDLING), strict=False)
+        if not {*names.PLANS} & {*dict((*one.headers, *more))}
+    ]
+    first = decode(spark, records, chosen)
+    again = decode(spark, copies_of(spark, records, chosen), chosen)
+    assert {row["dialect"] for row in first} == {"headers", "envelope", "rejected"}
+    assert [row["headers"] for row in again if row["dialect"] != "headers"] == []
+    what = ("id", "due_ms", "topic", "partition", "key", "expires_ms", "expires_after_ms", "tags")
+    for record, row, copy in zip(records, first, again, strict=True):
+        if (row["expires_ms"] or 0) < 0:
+            row["expires_ms"] = 0
+        assert [copy[name] for name in what] == [row[name] for name in what], record
+        assert (copy["value"] or b"") == (row["value"] or b""), record
+        assert (copy["value"] is None) == (copy["due_ms"] is None), record
+        ours = (*names.STALE, names.COPIED, names.OWN)
+        left = [one for one in row["headers"] or () if one[0] not in ours]
+        assert (copy["headers"] or []) == left, record
+
+
 def test_a_copy_on_a_journal_keeps_expiry_condition_and_what_is_tried_again(spark):
     """So an emptied Redis loses neither: the copy is read again, and is the same schedule."""
     plain = Inbox(topic="schedules", copy_to="journal")
@@ -414,17 +467,7 @@ def test_a_copy_on_a_journal_keeps_expiry_condition_and_what_is_tried_again(spar
         schedule(SOON, TARGET, (names.IF, b"later")),
         schedule((names.EVERY, b"1h"), TARGET, (names.IF, b"absent")),
     ]
-    copier = Copier(spark, chosen, None)
-    copied = [row.asDict() for row in copier._copies(frame_of(spark, records)).collect()]
-    on_journal = [
-        Record(
-            topic=row["topic"],
-            key=bytes(row["key"]),
-            value=bytes(row["value"]),
-            headers=[(name, bytes(value)) for name, value in row["headers"]],
-        )
-        for row in copied
-    ]
+    on_journal = copies_of(spark, records, chosen)
     what = ("id", "due_ms", "topic", "key", "value", "headers", "tags", "change")
     what += ("expires_ms", "expires_after_ms")
     first = [{name: row[name] for name in what} for row in decode(spark, records, chosen)]

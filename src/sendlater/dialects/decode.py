@@ -47,6 +47,14 @@ AND {_AGAIN} = concat_ws('/', topic, partition, {_AGAIN_OFFSET}) THEN {_AGAIN_OF
 Kafka source's columns, and `names`, the names of the headers."""
 
 
+_OWN = sql.text(names.OWN)
+
+
+NAMES = f"""if(array_contains(headers.key, {_OWN}),
+slice(headers.key, 1, CAST(array_position(headers.key, {_OWN}) AS INT)), headers.key)"""
+"""Of a record of a journal: the names of the headers for sendlater, which stand before its own."""
+
+
 CONDITIONAL = f"(value IS NOT NULL AND array_contains(names, {sql.text(names.IF)}))"
 """Whether a record of a journal is a schedule only under a condition. Once intake has decided, what
 stands after it is behind it as a copy, which has none, or a tombstone is."""
@@ -81,7 +89,11 @@ def stages(settings: "Settings") -> list[list[str]]:
     # A tombstone that we wrote. Checked before everything else: it must never be rejected again.
     done = f"value IS NULL AND key IS NOT NULL AND {in_journal} AND {DONE} IS NOT NULL"
     return [
-        ["*", "headers.key AS names", "unix_millis(timestamp) AS timestamp_ms"],
+        [
+            "*",
+            f"if({in_journal}, {NAMES}, headers.key) AS names",
+            "unix_millis(timestamp) AS timestamp_ms",
+        ],
         ["*", f"{done} AS done", f"CASE WHEN {in_journal} THEN {COPY_OF} END AS copy_of"],
         *(envelope_stages(is_envelope) if envelopes else [["*", f"{NO_ENVELOPE} AS envelope"]]),
         _found(settings, is_envelope, copied),
@@ -90,7 +102,7 @@ def stages(settings: "Settings") -> list[list[str]]:
         _measured(),
         _due(),
         ["*", f"{reason_of(settings)} AS reason"],
-        _scheduled(settings),
+        _scheduled(settings, in_journal),
         _finished(settings),
     ]
 
@@ -204,7 +216,7 @@ def _due() -> list[str]:
     ]
 
 
-def _scheduled(settings: "Settings") -> list[str]:
+def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
     """The schedule, a cancellation, or the record itself for the rejected topic."""
     told = (
         sql.pair(names.REJECTED, "reason"),
@@ -243,7 +255,9 @@ def _scheduled(settings: "Settings") -> list[str]:
             f"if(reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}, {dead_headers()}, "
             f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
-            f"CASE WHEN retry_text IS NOT NULL THEN {retry_headers()} "
+            f"CASE WHEN {in_journal} AND array_contains(names, {_OWN}) "
+            "THEN slice(headers, size(names) + 1, size(headers)) "
+            f"WHEN retry_text IS NOT NULL THEN {retry_headers()} "
             f"WHEN {RECURS} THEN headers "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),

@@ -98,12 +98,15 @@ def encode_again(schedule: Schedule, *, anew: bool = False) -> Record:
     origin, record = schedule.origin, schedule.record
     assert origin is not None, "only what was read from a journal is written to it again"
     headers = again_headers(schedule)
+    own = record.headers
+    if not schedule.plan and names.foreign(own) != own:
+        own = [(names.OWN, None), *own]
     return Record(
         topic=origin.topic,
         partition=origin.partition,
         key=schedule.id,
         value=record.value,
-        headers=(headers[:-1] if anew else headers) + record.headers,
+        headers=(headers[:-1] if anew else headers) + own,
     )
 
 

@@ -59,6 +59,9 @@ CHANGE = "sendlater-change"
 """In: id of the change that this record is a copy of; the store that made the change ignores it."""
 COPIED = "sendlater-copied"
 """In, on a journal: `topic/partition/offset` of the record this is a copy of; not passed on."""
+OWN = "sendlater-own"
+"""In, on a journal, written by sendlater: the headers behind it are the record's own, whatever they
+are called."""
 AGAIN = "sendlater-again"
 """In, on a journal: `topic/partition/offset` of the schedule that this record is a copy of, written
 after the tombstone of an older one. It is not a new version."""
@@ -143,6 +146,7 @@ CONTROL = (
     TARGET_KEY,
     TARGET_PARTITION,
     COPIED,
+    OWN,
     *STALE,
 )
 """Headers for sendlater, not for the receiver."""

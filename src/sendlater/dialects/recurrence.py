@@ -299,7 +299,8 @@ def read_text(text: str | bytes) -> Plan:
     try:
         return checked(msgspec.json.decode(text, type=Plan))
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise BadRequest(f"expected a plan, got {str(text)[:100]!r}: {error}") from None
+        told = text.decode(errors="replace") if isinstance(text, bytes) else text
+        raise BadRequest(f"expected a plan, got {told[:100]!r}: {error}") from None
 
 
 def read_headers(headers: Mapping[str, bytes | None], *, now_ms: int) -> Plan:

@@ -45,7 +45,7 @@ def reason_of(settings: "Settings") -> str:
         "due_ms IS NULL OR due_ms < 0": Reason.BAD_TIME,
         f"time_name = {sql.text(names.EPOCH)} AND due_ms >= {epoch_max_ms}": Reason.MILLISECONDS,
         f"due_ms > {_latest_ms(settings)}": Reason.TOO_FAR,
-        f"expiry_name IS NOT NULL AND ({_bad_expiry()})": Reason.BAD_EXPIRY,
+        f"expiry_name IS NOT NULL AND ({_bad_expiry(settings)})": Reason.BAD_EXPIRY,
         BAD_TAGS: Reason.BAD_TAGS,
         **(
             {
@@ -59,8 +59,9 @@ def reason_of(settings: "Settings") -> str:
         "target IS NULL OR target = ''": Reason.NO_TARGET,
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
-        # It is larger by the header that marks it.
-        f"{bytes_count} > {settings.max_payload_bytes} AND NOT {_IS_COPY}": Reason.TOO_LARGE,
+        # It is larger by the headers that mark it.
+        f"{bytes_count} > {settings.max_payload_bytes} AND NOT {_IS_COPY} "
+        f"AND NOT {_is_copied(settings)}": Reason.TOO_LARGE,
     }
     told = " ".join(
         f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
@@ -74,13 +75,14 @@ _IS_COPY = f"(copy_of IS NOT NULL OR ({_IS_CHANGE}))"
 """Whether a record is a copy of a schedule that was accepted before."""
 
 
-def _bad_expiry() -> str:
+def _bad_expiry(settings: "Settings") -> str:
     """Unreadable, or over before the schedule is due; a retry or what was moved will expire."""
     is_retry = f"retry_text IS NOT NULL OR array_contains(names, {sql.text(names.RETRY_ATTEMPT)})"
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
         f"OR expires_ms > {DUE_MS_MAX} "
-        f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_IS_COPY})"
+        f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_IS_COPY} "
+        f"AND NOT {_is_copied(settings)})"
     )
 
 
@@ -117,10 +119,15 @@ def _cannot_recur(settings: "Settings") -> dict[str, Reason | None]:
 def _past(settings: "Settings") -> str:
     """Due before the second it was written in: etf1's times are whole seconds."""
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
-    # A copy was checked when it was made; copying takes time.
-    copied = f"array_contains(names, {sql.text(names.COPIED)})"
     limit_ms = f"{second_ms} - {settings.past_grace_s * 1_000}L"
-    return f"due_ms < {limit_ms} AND NOT {copied} AND NOT {_IS_COPY}"
+    return f"due_ms < {limit_ms} AND NOT {_is_copied(settings)} AND NOT {_IS_COPY}"
+
+
+def _is_copied(settings: "Settings") -> str:
+    """Whether a record of a journal was on another inbox: it was checked when it was copied."""
+    journals = tuple(sorted({inbox.copy_to for inbox in settings.inboxes if inbox.copy_to}))
+    copied = f"array_contains(names, {sql.text(names.COPIED)})"
+    return f"(topic IN {sql.texts(journals)} AND {copied})" if journals else "false"
 
 
 def _bad_time() -> str:

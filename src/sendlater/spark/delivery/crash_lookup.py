@@ -16,7 +16,7 @@ from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages, fingerprint, names
-from sendlater.dialects.decode import COPY_OF
+from sendlater.dialects.decode import COPY_OF, NAMES
 from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.dialects.sql import header, text, texts
@@ -285,7 +285,7 @@ class CrashLookup:
         ours = f"value IS NULL AND {header(text(names.ORIGIN))} IS NOT NULL"
         written = (
             records_since(self._spark, self._settings, self._settings.journals, from_ms=since_ms)
-            .selectExpr("*", "headers.key AS names")
+            .selectExpr("*", f"{NAMES} AS names")
             .filter(f"NOT ({ours}) AND {COPY_OF} IS NULL")
             .selectExpr("key AS id", "topic", "partition", "offset", "timestamp")
         )

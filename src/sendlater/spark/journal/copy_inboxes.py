@@ -195,7 +195,7 @@ class Copier:
             pair(names.TARGET_TOPIC, "topic"),
         )
         partition = pair(names.TARGET_PARTITION, decimal_text("partition"))
-        expires = pair(names.EXPIRES, decimal_text("expires_ms"))
+        expires = pair(names.EXPIRES, decimal_text("greatest(expires_ms, 0L)"))
         seconds = "CAST(expires_after_ms / 1000BD AS DECIMAL(38, 3))"
         expires_after = pair(names.EXPIRES_AFTER, decimal_text(seconds))
         tags = pair(names.TAGS, "tags")
@@ -205,25 +205,29 @@ class Copier:
         stale = [name for name in names.STALE if name != names.SCHEDULE]
         ours = texts((*stale, names.COPIED, names.ORIGIN_TIMESTAMP_MS))
         planned = f"array({pair(names.COPIED, place)}, {stamp})"
+        # Decided here: on the journal nothing in the record's own headers counts again.
+        own = f"filter(headers, h -> NOT h.key IN {texts((*names.STALE, names.COPIED, names.OWN))})"
         none = f"slice(array({control[0]}), 1, 0)"
         journal = F.create_map(*(F.lit(part) for pairs in self._journals.items() for part in pairs))
         return records.selectExpr(
             "*",
             f"""CASE WHEN startswith(change, '{RECURS}')
             THEN concat({planned}, filter(headers, h -> NOT h.key IN {ours}))
-            ELSE concat(coalesce(headers, {none}), array({pair(names.COPIED, place)}),
+            ELSE concat(array({pair(names.COPIED, place)}),
             if(due_ms IS NULL, {none}, array({", ".join(control)})),
             if(key IS NULL, {none}, array({pair(names.TARGET_KEY, "key")})),
             if(partition IS NULL, {none}, array({partition})),
             if(expires_ms IS NULL, {none}, array({expires})),
             if(expires_after_ms IS NULL, {none}, array({expires_after})),
             if(tags IS NULL, {none}, array({tags})),
-            if(startswith(change, 'if '), array({condition}), {none})
+            if(startswith(change, 'if '), array({condition}), {none}),
+            array({pair(names.OWN, "NULL")}), coalesce({own}, {none})
             ) END AS told""",
         ).select(
             journal[F.col("origin_topic")].alias("topic"),
             F.col("id").alias("key"),
-            "value",
+            # What was rejected without a value would cancel itself.
+            F.expr("if(due_ms IS NULL, value, coalesce(value, X''))").alias("value"),
             F.col("told").alias("headers"),
         )
 

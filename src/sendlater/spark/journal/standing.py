@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from sendlater.brokers.kafka_options import reader_options
 from sendlater.config import Settings
 from sendlater.dialects import names, sql
-from sendlater.dialects.decode import CONDITIONAL, COPY_OF, DONE
+from sendlater.dialects.decode import CONDITIONAL, COPY_OF, DONE, NAMES
 from sendlater.limits import PLAN_RECORDS_PER_TASK
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def standing(read: DataFrame, *, tasks: int, decided: bool = True) -> DataFrame:
     newest = "struct(topic, partition, last, done)"
     marked = (
         read.filter("key IS NOT NULL")
-        .selectExpr("*", "headers.key AS names")
+        .selectExpr("*", f"{NAMES} AS names")
         .selectExpr(
             *("*", f"{_DONE} AS done", f"{left} AS left", f"{moved} AS moved"),
             f"coalesce({COPY_OF}, offset) AS version",
@@ -116,7 +116,7 @@ def undecided(read: DataFrame) -> dict[str, list[int]]:
     tells to be decided, in their order."""
     rows = (
         read.filter("key IS NOT NULL")
-        .selectExpr("*", "headers.key AS names")
+        .selectExpr("*", f"{NAMES} AS names")
         .selectExpr("*", f"{_DONE} AS done", f"coalesce({COPY_OF}, offset) AS version")
         .groupBy("key", "topic", "partition")
         .agg(

@@ -1,0 +1,65 @@
+"""Where a space lies: over how many shards, and on which servers in which order.
+
+The first server knows the number of shards. Of several servers each knows its place in the list, so
+that a list in another order, or of another length, is refused before anything is written to it.
+"""
+
+from sendlater.errors import BadSettings
+from sendlater.store.connection import Clients, answering
+
+STAYS = "; a space keeps this for life"
+
+
+def place_key(space: str) -> str:
+    """The key by which a server knows its place, `0/2`: the first of two. A server that has always
+    been the only one, and a cluster, need none."""
+    return f"{space}:server"
+
+
+def require_layout(clients: Clients, *, space: str, shards: int) -> None:
+    """Claim a space for this number of shards on these servers.
+
+    Raises BadSettings if it has another layout, StoreUnavailable.
+    """
+    if len(clients) > shards:
+        raise BadSettings(
+            f"redis: expected at most as many servers as shards, got {len(clients)} servers and "
+            f"{shards} shards"
+        )
+    key, state = place_key(space), f"{{{space}:0}}:state"
+    with answering():
+        # Read first: a full Redis refuses even a write that changes nothing.
+        places = _places(clients, key)
+        stands = clients[0].hget(state, "shards")
+        _require_places(places, space=space, laid_out=stands is not None)
+        if stands is None or not all(places):
+            # The places first: a first server that knows its shards knows its place too.
+            for number, client in enumerate(clients if len(clients) > 1 else ()):
+                client.set(key, f"{number}/{len(clients)}", nx=True)
+            _require_places(_places(clients, key), space=space, laid_out=False)
+            clients[0].hsetnx(state, "shards", shards)
+            stands = clients[0].hget(state, "shards")
+    if int(stands or 0) != shards:
+        raise BadSettings(
+            f"shards: space {space!r} was laid out with {int(stands or 0)}, got {shards}{STAYS}"
+        )
+
+
+def _places(clients: Clients, key: str) -> list[str]:
+    return [(client.get(key) or b"").decode() for client in clients]
+
+
+def _require_places(places: list[str], *, space: str, laid_out: bool) -> None:
+    """Raises BadSettings unless each server is, or can become, what the list says."""
+    count = len(places)
+    for number, stands in enumerate(places):
+        if stands and stands != f"{number}/{count}":
+            place, _, of = stands.partition("/")
+            raise BadSettings(
+                f"redis: expected server {int(place) + 1} of the {of} of space {space!r}, got it "
+                f"as server {number + 1} of {count}; their order and number stay{STAYS}"
+            )
+    if laid_out and count > 1 and not places[0]:
+        raise BadSettings(
+            f"redis: expected the one server of space {space!r}, got a list of {count}{STAYS}"
+        )

@@ -220,7 +220,7 @@ class Admin:
     def move_many(self, moves: Sequence[Move]) -> list[tuple[Answer, Schedule | None]]:
         """The same for many, in two round trips per shard."""
         now_ms = time.time_ns() // 1_000_000
-        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside")
+        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside", "state")
         calls = [
             self._call(
                 move.id,

@@ -27,7 +27,7 @@ from sendlater.model import PAUSED_MS, Cancelled, Schedule, Target
 from sendlater.store.codec import LIMITED_MS, pack, unpack_found
 from sendlater.store.connection import Clients, answering, connect, server_of
 from sendlater.store.pages import look
-from sendlater.store.places import require_layout
+from sendlater.store.places import require_layout, require_same
 from sendlater.store.scripts import script
 from sendlater.store.shard import Batch, Shard
 
@@ -66,8 +66,16 @@ class Pending:
         """Claim the space for these shards and servers; raises BadSettings if it has others."""
         require_layout(self.clients, space=self.space, shards=len(self.shards))
 
+    def require_same(self) -> None:
+        """Raises StoreUnavailable if the space has another number of shards by now."""
+        require_same(self.clients, space=self.space, shards=len(self.shards))
+
     def servers(self) -> list[str]:
-        """The runs of the servers, which a restart or a failover changes; each is asked once."""
+        """The runs of the servers, which a restart or a failover changes; each is asked once.
+
+        Raises StoreUnavailable if the space has another number of shards by now.
+        """
+        self.require_same()
         servers = {server_of(shard.client, shard.keys["state"]) for shard in self.shards}
         return sorted(str(server.info("server")["run_id"]) for server in servers)
 
@@ -251,7 +259,8 @@ class Pending:
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:
         """Give a pending schedule another due time; False when it is not pending."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally", "aside")
+        names = ("due", "record", "wake", "batches", "changes", "tally", "aside", "state")
+        keys = shard._keys(*names)
         unconditional: dict[str, Any] = {"instead": "", "version": "", "change": ""}
         unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
         answer = script("move")(

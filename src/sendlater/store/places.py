@@ -4,10 +4,12 @@ The first server knows the number of shards. Of several servers each knows its p
 that a list in another order, or of another length, is refused before anything is written to it.
 """
 
-from sendlater.errors import BadSettings
+from sendlater.errors import BadSettings, StoreUnavailable
 from sendlater.store.connection import Clients, answering
 
-STAYS = "; a space keeps this for life"
+RESHARDING, MOVED = "resharding", "moved"
+"""Instead of its place: the space is being moved; it was moved away from this server."""
+CHANGES = "; `sendlater reshard` changes that"
 
 
 def place_key(space: str) -> str:
@@ -41,7 +43,19 @@ def require_layout(clients: Clients, *, space: str, shards: int) -> None:
             stands = clients[0].hget(state, "shards")
     if int(stands or 0) != shards:
         raise BadSettings(
-            f"shards: space {space!r} was laid out with {int(stands or 0)}, got {shards}{STAYS}"
+            f"shards: space {space!r} was laid out with {int(stands or 0)}, got {shards}{CHANGES}"
+        )
+
+
+def require_same(clients: Clients, *, space: str, shards: int) -> None:
+    """Raises StoreUnavailable if the space has another number of shards by now: the caller would
+    look for ids where they are not."""
+    with answering():
+        stands = clients[0].hget(f"{{{space}:0}}:state", "shards")
+    if stands is not None and int(stands) != shards:
+        raise StoreUnavailable(
+            f"space {space!r} was laid out anew, with {int(stands)} shards instead of {shards}: "
+            "open it again"
         )
 
 
@@ -53,13 +67,23 @@ def _require_places(places: list[str], *, space: str, laid_out: bool) -> None:
     """Raises BadSettings unless each server is, or can become, what the list says."""
     count = len(places)
     for number, stands in enumerate(places):
+        if stands == RESHARDING:
+            raise BadSettings(
+                f"redis: space {space!r} is being laid out anew: wait, or, if `sendlater reshard` "
+                "was killed, run the same command again"
+            )
+        if stands == MOVED:
+            raise BadSettings(
+                f"redis: space {space!r} was moved away from server {number + 1} of {count} by "
+                "`sendlater reshard`: correct the setting"
+            )
         if stands and stands != f"{number}/{count}":
             place, _, of = stands.partition("/")
             raise BadSettings(
                 f"redis: expected server {int(place) + 1} of the {of} of space {space!r}, got it "
-                f"as server {number + 1} of {count}; their order and number stay{STAYS}"
+                f"as server {number + 1} of {count}; their order and number stay{CHANGES}"
             )
     if laid_out and count > 1 and not places[0]:
         raise BadSettings(
-            f"redis: expected the one server of space {space!r}, got a list of {count}{STAYS}"
+            f"redis: expected the one server of space {space!r}, got a list of {count}{CHANGES}"
         )

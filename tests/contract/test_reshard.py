@@ -26,7 +26,8 @@ from sendlater.store.waiting import Rate, Waiting, waiting
 NOW_MS = 10**6
 STRIDE = 7
 SEEN = {"in/0": 17, "in/1": 4}
-BY_ID = ("touched", "beyond", "overtaken", "surplus", "overtaken:otherwise", "aside")
+SETS = ("touched", "beyond", "overtaken")
+BY_ID = (*SETS, "surplus", "overtaken:otherwise", "aside")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,12 @@ def everything(pending):
                 if kind in read
                 else shard.client.zrange(key, 0, -1)
             )
+    for name in BY_ID:
+        for one in (row[0] if isinstance(row, tuple) else row for row in found[name]):
+            home = pending.shard_of(one.rpartition(b"\0")[2])
+            key, is_set = home.keys["due"].removesuffix("due") + name, name in SETS
+            there = home.client.sismember(key, one) if is_set else home.client.hexists(key, one)
+            assert there, (name, one)
     for name in ("journals", "horizon", "planned"):
         [found[name]] = {shard.state()[name] for shard in pending.shards}
     assert {str(shard.targets()) for shard in pending.shards} == {str(pending.shards[0].targets())}
@@ -203,6 +210,12 @@ class Mortal:
         self._real.reset()
 
 
+def write(pending, schedule_id):
+    """As a client does that was opened before."""
+    pending.require_same()
+    pending.put(Schedule(id=schedule_id, due_ms=1, record=Record(topic="t", value=b"")))
+
+
 def stage_after(kills, urls, name):
     """Kills a change after so many writes, and runs it again; the stage that it had come to."""
     a, b = connect(urls[0]), connect(urls[1])
@@ -214,6 +227,13 @@ def stage_after(kills, urls, name):
     if a[0].exists(f"{name}:reshard"):
         again = Reshard(a, a + b, space=name, shards=3)
         stage = again.plan.stage
+        if stage in ("retire", "install"):
+            for row in (b"0", b"1", b"2"):
+                with pytest.raises(StoreUnavailable, match="laid out anew"):
+                    write(Pending(a, space=name, shards=2), row)
+                if stage == "retire":
+                    with pytest.raises(StoreUnavailable, match="laid out anew"):
+                        Pending(a, space=name, shards=2).cancel(row)
         again.run()
     after = Pending(a + b, space=name, shards=3)
     after.require_layout()
@@ -323,7 +343,7 @@ def test_who_opened_the_space_before_is_told(urls, space):
     pending = Pending(a, space=space, shards=2)
     populate(pending, count=14)
     Reshard(a, a, space=space, shards=3).run()
-    with pytest.raises(StoreUnavailable, match="with 3 shards instead of 2: open it again"):
+    with pytest.raises(StoreUnavailable, match=r"was laid out anew .* open it again"):
         pending.servers()
     with pytest.raises(BadSettings, match="was laid out with 3, got 2"):
         pending.require_layout()

@@ -67,13 +67,13 @@ class Pending:
         require_layout(self.clients, space=self.space, shards=len(self.shards))
 
     def require_same(self) -> None:
-        """Raises StoreUnavailable if the space has another number of shards by now."""
+        """Raises StoreUnavailable if the space has been laid out anew since it was opened."""
         require_same(self.clients, space=self.space, shards=len(self.shards))
 
     def servers(self) -> list[str]:
         """The runs of the servers, which a restart or a failover changes; each is asked once.
 
-        Raises StoreUnavailable if the space has another number of shards by now.
+        Raises StoreUnavailable if the space has been laid out anew since it was opened.
         """
         self.require_same()
         servers = {server_of(shard.client, shard.keys["state"]) for shard in self.shards}

@@ -48,14 +48,16 @@ def require_layout(clients: Clients, *, space: str, shards: int) -> None:
 
 
 def require_same(clients: Clients, *, space: str, shards: int) -> None:
-    """Raises StoreUnavailable if the space has another number of shards by now: the caller would
-    look for ids where they are not."""
+    """Raises StoreUnavailable if the space has been laid out anew since these were opened: the
+    caller would look for ids, and write them, where they are not."""
     with answering():
+        place = clients[0].get(place_key(space))
         stands = clients[0].hget(f"{{{space}:0}}:state", "shards")
-    if stands is not None and int(stands) != shards:
+    changed = stands is not None and int(stands) != shards
+    if changed or place in (RESHARDING.encode(), MOVED.encode()):
         raise StoreUnavailable(
-            f"space {space!r} was laid out anew, with {int(stands)} shards instead of {shards}: "
-            "open it again"
+            f"space {space!r} was laid out anew by `sendlater reshard`, or is at the moment: open "
+            "it again, with the servers that it is on"
         )
 
 

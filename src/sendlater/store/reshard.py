@@ -3,7 +3,8 @@
 1. copy: the shards are sealed (changes are refused) and fenced, and all they hold is copied under
    keys that nobody reads, `{space:N}:next:...`; then it is counted.
 2. One write says that from now on the copy counts (`retire`).
-3. The old keys are removed; what is said then is `install`: the copy gets their names.
+3. The old keys are removed; what is said then is `install`: the copy gets their names, and last the
+   states, which were sealed until then.
 4. `done`: every server gets its new place, and the space can be used.
 
 Whoever is killed anywhere and runs again ends the same: in step 1 the copy begins anew, later it
@@ -248,8 +249,12 @@ class Reshard:
             self._say("install")
         if self.plan.stage == "install":
             self._move_rest()
-            for client in self.new:
-                self._install(client)
+            # The seals last: until a shard is complete nobody may write to it.
+            for is_state in (False, True):
+                for client in self.new:
+                    self._install(client, is_state=is_state)
+            for client in self.old:
+                self._unseal(client)
             self._say("done")
         for client in self.old:
             client.set(place_key(self.space), MOVED)
@@ -273,19 +278,25 @@ class Reshard:
                 yield key, found[1]
 
     def _remove(self, client: Any, *, copy: bool) -> None:
-        """Remove the old keys, or the copy. Leases stay: they are of who is at work."""
+        """Remove the old keys, or the copy. Leases stay, they are of who is at work; and the old
+        states, they are sealed."""
         for some in _chunks(
             key
             for key, name in self._keys(client)
-            if name.startswith(COPY) == copy and not name.startswith(b"lease")
+            if name.startswith(COPY) == copy and not name.startswith(b"lease") and name != b"state"
         ):
             with client.pipeline(transaction=False) as pipe:
                 for key in some:
                     pipe.unlink(key)
                 pipe.execute()
 
-    def _install(self, client: Any) -> None:
-        for some in _chunks(k for k, name in self._keys(client) if name.startswith(COPY)):
+    def _install(self, client: Any, *, is_state: bool) -> None:
+        """Give the copy its names; of each shard the state, or all else."""
+        for some in _chunks(
+            key
+            for key, name in self._keys(client)
+            if name.startswith(COPY) and (name == COPY + b"state") == is_state
+        ):
             with client.pipeline(transaction=False) as pipe:
                 for key in some:
                     pipe.execute_command("RENAME", key, key.replace(b"}:" + COPY, b"}:", 1))
@@ -293,6 +304,12 @@ class Reshard:
                     # A scan may name a key twice.
                     if isinstance(answer, Exception) and "no such key" not in str(answer):
                         raise answer
+
+    def _unseal(self, client: Any) -> None:
+        """Remove the states of shards that are not here any more: those that are still sealed."""
+        for key, name in self._keys(client):
+            if name == b"state" and client.hexists(key, "resharding"):
+                client.unlink(key)
 
     def _move_rest(self) -> None:
         """What belongs to no shard lies on the first server: the audit trail, what undoes a change,

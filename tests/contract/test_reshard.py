@@ -171,6 +171,17 @@ def test_a_space_goes_from_two_shards_to_three_on_two_servers_and_to_one(urls, s
         assert one.fence() > 0, "a service can have it"
 
 
+def test_a_cluster_is_laid_out_anew_and_left_and_entered(cluster_url, urls, space):
+    cluster, server = connect(cluster_url), connect(urls[0])
+    populate(Pending(cluster, space=space, shards=2), count=14)
+    before = everything(Pending(cluster, space=space, shards=2))
+    for old, new, shards in ((cluster, cluster, 3), (cluster, server, 1), (server, cluster, 2)):
+        Reshard(old, new, space=space, shards=shards).run()
+        after = Pending(new, space=space, shards=shards)
+        after.require_layout()
+        assert everything(after) == before
+
+
 class Killed(BaseException):
     """No handler of ours sees it, as with kill -9."""
 
@@ -368,6 +379,6 @@ def test_the_command_refuses_while_a_service_is_there(urls, space, tmp_path, mon
     assert "schedules would be copied" in capsys.readouterr().err
     Pending(a, space=space, shards=2).require_layout()
     assert app((*three, "--redis-to", ",".join(urls))) == OK
-    assert "done: set shards = 3 and redis" in capsys.readouterr().err
+    assert "done: set shards = 3, and redis" in capsys.readouterr().err
     Pending.open(",".join(urls), space=space, shards=3).require_layout()
     assert leftovers(a, space) == []

@@ -59,9 +59,15 @@ def reshard(
         with _alone(url, settings, work.pending):
             if not work.stays:
                 work.run()
+                then = f"set shards = {shards}" + (
+                    ", and redis to the new servers" * bool(redis_to)
+                )
             elif work.plan is not None:
                 work.leave()
-    err.print(f"done: set shards = {shards}" + (" and redis to the new servers" * bool(redis_to)))
+                then = "the unfinished copy is given up"
+            else:
+                then = "nothing was to be changed"
+    err.print(f"done: {then}")
     return OK
 
 

@@ -210,7 +210,8 @@ def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any
     first = verb(client, **calls[0])
     pipe = client.pipeline(transaction=False)
     for call in calls[1:]:
-        pipe.evalsha(verb.sha, len(verb.keys), *verb.given(call))
+        # Not `pipe.evalsha`, which a pipeline of a cluster refuses whatever its keys are.
+        pipe.execute_command("EVALSHA", verb.sha, len(verb.keys), *verb.given(call))
     try:
         return [first, *pipe.execute()]
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:

@@ -239,6 +239,10 @@ def stage_after(kills, urls, name):
         again = Reshard(a, a + b, space=name, shards=3)
         stage = again.plan.stage
         if stage in ("retire", "install"):
+            with pytest.raises(BadSettings, match="as they were given before: 1 of 2"):
+                Reshard(a, b + a, space=name, shards=3)
+            with pytest.raises(BadSettings, match="to 3 shards on 2 servers is under way"):
+                Reshard(a, a, space=name, shards=3)
             for row in (b"0", b"1", b"2"):
                 with pytest.raises(StoreUnavailable, match="laid out anew"):
                     write(Pending(a, space=name, shards=2), row)

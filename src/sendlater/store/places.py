@@ -4,6 +4,8 @@ The first server knows the number of shards. Of several servers each knows its p
 that a list in another order, or of another length, is refused before anything is written to it.
 """
 
+from typing import Any
+
 from sendlater.errors import BadSettings, StoreUnavailable
 from sendlater.store.connection import Clients, answering
 
@@ -54,11 +56,25 @@ def require_same(clients: Clients, *, space: str, shards: int) -> None:
         place = clients[0].get(place_key(space))
         stands = clients[0].hget(f"{{{space}:0}}:state", "shards")
     changed = stands is not None and int(stands) != shards
-    if changed or place in (RESHARDING.encode(), MOVED.encode()):
+    if changed or (place or b"").startswith((RESHARDING.encode(), MOVED.encode())):
         raise StoreUnavailable(
             f"space {space!r} was laid out anew by `sendlater reshard`, or is at the moment: open "
             "it again, with the servers that it is on"
         )
+
+
+def identities(clients: Clients) -> list[Any]:
+    """What tells each server from others, however it is named; a cluster is one. Raises
+    StoreUnavailable."""
+    found = []
+    for client in clients:
+        with answering():
+            told = client.info("server")
+        nodes = [told] if "run_id" in told else told.values()
+        pool = getattr(client, "connection_pool", None)
+        db = pool.connection_kwargs.get("db") or 0 if pool else 0
+        found.append((frozenset(node["run_id"] for node in nodes), db))
+    return found
 
 
 def _places(clients: Clients, key: str) -> list[str]:
@@ -69,7 +85,7 @@ def _require_places(places: list[str], *, space: str, laid_out: bool) -> None:
     """Raises BadSettings unless each server is, or can become, what the list says."""
     count = len(places)
     for number, stands in enumerate(places):
-        if stands == RESHARDING:
+        if stands.startswith(RESHARDING):
             raise BadSettings(
                 f"redis: space {space!r} is being laid out anew: wait, or, if `sendlater reshard` "
                 "was killed, run the same command again"

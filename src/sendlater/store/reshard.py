@@ -22,7 +22,7 @@ from sendlater.errors import BadSettings, Unavailable
 from sendlater.limits import COPY_COUNT_MAX
 from sendlater.store.connection import Clients, answering
 from sendlater.store.pending import Pending
-from sendlater.store.places import MOVED, RESHARDING, place_key
+from sendlater.store.places import MOVED, RESHARDING, identities, place_key
 from sendlater.store.reshard_copy import COPY, FIRST, HASHES, SAME, SETS, Copier, Place, is_known
 from sendlater.store.scripts import script
 
@@ -75,7 +75,7 @@ class Reshard:
             self.plan = msgspec.json.decode(text, type=Plan) if text else None
             stands = old[0].hget(f"{{{space}:0}}:state", "shards")
             place = old[0].get(place_key(space))
-        if self.plan is None and place == RESHARDING.encode():
+        if self.plan is None and (place or b"").startswith(RESHARDING.encode()):
             raise BadSettings("redis: expected the servers that an unfinished change began with")
         if self.plan is None and stands is None:
             raise BadSettings(f"space {space!r} is not on this Redis yet: set shards, and start")
@@ -83,7 +83,8 @@ class Reshard:
         servers_from = self.plan.servers_from if self.plan else len(old)
         if servers_from != len(old):
             raise BadSettings(f"redis: expected the {servers_from} servers that the space is on")
-        self._require_target()
+        with answering():
+            self._require_target()
         if self.plan is None:
             self.pending.require_layout()
 
@@ -100,9 +101,7 @@ class Reshard:
     @property
     def stays(self) -> bool:
         """Whether nothing changes: as many shards, on the same servers."""
-        return self.shards == self.shards_from and self._identities() == (
-            self._identities(of=self.old)
-        )
+        return self.shards == self.shards_from and identities(self.new) == (identities(self.old))
 
     def run(self) -> None:
         """Do it, or go on with it. Raises Unavailable, BadSettings: then nothing has changed."""
@@ -139,7 +138,7 @@ class Reshard:
                     )
 
     def _require_known(self) -> None:
-        topics_move = self._identities()[0] != self._identities(of=self.old)[0]
+        topics_move = identities(self.new)[0] != identities(self.old)[0]
         if topics_move and self.old[0].exists(f"{self.space}:topics"):
             raise BadSettings(
                 "expected the same first server: topics on Redis lie there, and are not moved"
@@ -152,7 +151,7 @@ class Reshard:
             if unknown := sorted(field for field in state if not is_known(field)):
                 raise BadSettings(f"unknown in state: {unknown}: written by a newer version")
         for number, client in enumerate(self.new):
-            if self._identities()[number] in self._identities(of=self.old):
+            if identities(self.new)[number] in identities(self.old):
                 continue
             if any(not name.startswith(COPY) for _, name in self._keys(client)):
                 raise BadSettings(
@@ -167,17 +166,14 @@ class Reshard:
                     f"a change to {self.plan.shards} shards on {self.plan.servers} servers is "
                     f"under way: run that command again, got {self.shards} on {len(self.new)}"
                 )
-
-    def _identities(self, *, of: Clients | None = None) -> list[Any]:
-        """What tells each server from others, however it is named; a cluster is one."""
-        found = []
-        for client in self.new if of is None else of:
-            told = client.info("server")
-            nodes = [told] if "run_id" in told else told.values()
-            pool = getattr(client, "connection_pool", None)
-            db = pool.connection_kwargs.get("db") or 0 if pool else 0
-            found.append((frozenset(node["run_id"] for node in nodes), db))
-        return found
+            for number, client in enumerate(self.new):
+                place = (client.get(place_key(self.space)) or b"").decode()
+                meant = f"{RESHARDING} {number}/{len(self.new)}"
+                if not place or (place.startswith(RESHARDING) and place != meant):
+                    raise BadSettings(
+                        f"expected the new servers as they were given before: {number + 1} of "
+                        f"{len(self.new)} was not in this place"
+                    )
 
     # --- copying --------------------------------------------------------------------------------
 
@@ -201,7 +197,7 @@ class Reshard:
             wrong = [f"{name}: {a}, copied {b}" for name, a, b in copier.counts() if a != b]
             if wrong:
                 raise Unavailable(f"the copy is not complete ({'; '.join(wrong)}): try again")
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             self.leave()
             raise
         self._say("retire")
@@ -211,8 +207,10 @@ class Reshard:
         number of the owner that we are."""
         self.plan = Plan(token, "copy", self.shards_from, len(self.old), self.shards, len(self.new))
         self._say("copy")
-        for client in (*self.old, *self.new):
+        for client in self.old:
             client.set(place_key(self.space), RESHARDING)
+        for number, client in enumerate(self.new):
+            client.set(place_key(self.space), f"{RESHARDING} {number}/{len(self.new)}")
         pending = self.pending
         for shard in pending.shards:
             shard.mark("state", {"resharding": token})
@@ -314,7 +312,7 @@ class Reshard:
     def _move_rest(self) -> None:
         """What belongs to no shard lies on the first server: the audit trail, what undoes a change,
         and answers to requests. It is copied, and stays on the old one until it expires."""
-        if self._identities()[0] == self._identities(of=self.old)[0]:
+        if identities(self.new)[0] == identities(self.old)[0]:
             return
         for name in ("audit", "undo:*", "request:*"):
             for key in self.old[0].scan_iter(match=f"{self.space}:{name}", count=COPY_COUNT_MAX):

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     topic_partitions: int = Field(4, gt=0, le=1_000)
     """Partitions of topics we create."""
     shards: int = Field(2, gt=0, le=64)
-    """Parts of the pending store; cannot change later. Each lane has a task for each shard."""
+    """Parts of the pending store, changed by `sendlater reshard`. Each lane has a task for each."""
     lanes: int = Field(2, ge=2, le=LANES_MAX)
     """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)

@@ -12,7 +12,7 @@ from sendlater.cli import app
 from sendlater.cli.connection import OK
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable, Unavailable
 from sendlater.model import PAUSED_MS, Origin, Record, Schedule, Target
-from sendlater.store import Admin, Batch, Delivery, Move, Pending
+from sendlater.store import Admin, Batch, Delivery, Move, Pending, connection
 from sendlater.store.audit import AuditTrail, Entry, Undo
 from sendlater.store.codec import LIMITED_MS, pack
 from sendlater.store.conditional import put_if
@@ -28,6 +28,11 @@ STRIDE = 7
 SEEN = {"in/0": 17, "in/1": 4}
 SETS = ("touched", "beyond", "overtaken")
 BY_ID = (*SETS, "surplus", "overtaken:otherwise", "aside")
+
+
+@pytest.fixture(autouse=True)
+def no_power_fails(monkeypatch):
+    monkeypatch.setattr(connection, "DISK_S", 0)
 
 
 @pytest.fixture(scope="module")

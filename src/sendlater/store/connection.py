@@ -1,6 +1,7 @@
 """Connections to Redis, Valkey and Redis Cluster, or to several servers that know nothing of each
 other: shard n lies on server n modulo their number, what belongs to no shard on the first."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from sendlater.errors import BadSettings, StoreUnavailable
 
 Clients = tuple[Any, ...]
 """A client of each server, in the order of the setting `redis`; of a cluster there is one."""
+DISK_S, DISK_MS = 2.0, 4_000
+"""How long a server takes to write to its disk with appendfsync everysec; longest wait for it."""
 T = TypeVar("T")
 
 
@@ -78,3 +81,19 @@ def answering(server: str = "") -> Iterator[None]:
     except redis.exceptions.RedisError as error:
         told = f"{server}: {error}" if server else error
         raise StoreUnavailable(f"Redis does not answer: {told}") from error
+
+
+def await_disk(clients: Clients) -> None:
+    """Wait until what these servers were told is on their disks. Raises StoreUnavailable."""
+    asked = True
+    with answering():
+        for client in clients:
+            try:
+                written, _ = client.execute_command("WAITAOF", 1, 0, DISK_MS)
+            except (redis.exceptions.ResponseError, redis.exceptions.RedisClusterException):
+                asked = False  # older than 7.2, a cluster, or without an append-only file
+                continue
+            if not written:
+                raise StoreUnavailable(f"Redis has not written to its disk within {DISK_MS} ms")
+    if not asked:
+        time.sleep(DISK_S)

@@ -20,7 +20,7 @@ import msgspec
 
 from sendlater.errors import BadSettings, Unavailable
 from sendlater.limits import COPY_COUNT_MAX
-from sendlater.store.connection import Clients, answering
+from sendlater.store.connection import Clients, answering, await_disk
 from sendlater.store.pending import Pending
 from sendlater.store.places import MOVED, RESHARDING, identities, place_key
 from sendlater.store.reshard_copy import COPY, FIRST, HASHES, SAME, SETS, Copier, Place, is_known
@@ -200,6 +200,7 @@ class Reshard:
         except (Exception, KeyboardInterrupt):
             self.leave()
             raise
+        self._await_disk()
         self._say("retire")
 
     def _seal(self, token: str) -> int:
@@ -242,10 +243,12 @@ class Reshard:
     def _finish(self) -> None:
         assert self.plan is not None
         if self.plan.stage == "retire":
+            self._await_disk()
             for client in self.old:
                 self._remove(client, copy=False)
             self._say("install")
         if self.plan.stage == "install":
+            self._await_disk()
             self._move_rest()
             # The seals last: until a shard is complete nobody may write to it.
             for is_state in (False, True):
@@ -263,6 +266,12 @@ class Reshard:
         assert self.plan is not None
         self.plan = msgspec.structs.replace(self.plan, stage=stage)
         self.old[0].set(self._plan_key, msgspec.json.encode(self.plan))
+
+    def _await_disk(self) -> None:
+        """A server that loses its last second must not go back behind what another has done since.
+        One alone does not: it loses the later step first."""
+        if len({*identities(self.old), *identities(self.new)}) > 1:
+            await_disk((*self.old, *self.new))
 
     def _place(self, clients: Clients) -> None:
         for number, client in enumerate(clients):

@@ -48,9 +48,12 @@ def redis_urls(text: str) -> list[str]:
 def server_name(url: str) -> str:
     """What tells a Redis server from others, without its password: `host:port`, or a socket's path.
 
-    Raises ValueError for a URL that cannot be read.
+    Of a URL that cannot be read it tells what it can, and raises nothing: errors quote the URL.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    return f"{parts.hostname or 'localhost'}:{parts.port or REDIS_PORT}"
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            return parts.path
+        return f"{parts.hostname or 'localhost'}:{parts.port or REDIS_PORT}"
+    except ValueError:
+        return "unknown"

@@ -106,6 +106,8 @@ def test_each_of_several_servers_is_looked_at(tmp_path, monkeypatch):
     )
     assert found["redis bad:2 persistence"].ok is False
     assert found["redis good:3 persistence"].ok
+    spoilt = by_name(checks(settings(tmp_path, redis="redis://u:hunter2,redis://good:3")))
+    assert "hunter2" not in str(spoilt)
     (trouble,) = doctor.store_troubles("redis://bad:2,redis://good:3")
     assert trouble.name == "redis bad:2 persistence"
 

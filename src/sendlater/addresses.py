@@ -1,4 +1,7 @@
-"""Addresses as settings give them: `host:port`, `[::1]:port`, `:port`; and those of a client."""
+"""Addresses as settings give them: `host:port`, Redis URLs; and those that a client is given."""
+
+import re
+from urllib.parse import urlsplit
 
 from sendlater.errors import BadSettings
 
@@ -14,6 +17,8 @@ THIS_MACHINE = "127.0.0.1"
 """What `:port` means in every setting of ours: who means all interfaces says `0.0.0.0:port`."""
 LOOPBACK = (THIS_MACHINE, "localhost", "::1")
 """Hosts that other machines cannot reach."""
+CLUSTER_PREFIX = "redis+cluster://"
+REDIS_PORT = 6_379
 
 
 def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tuple[str, int]:
@@ -22,3 +27,33 @@ def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tu
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
         raise BadSettings(f"{setting}: expected host:port, got {text!r}")
     return host.strip("[]") or default, int(port)
+
+
+def redis_urls(text: str) -> list[str]:
+    """The Redis URLs in a list separated by commas; a comma within a URL separates nothing.
+
+    Raises BadSettings, which quotes none of them: they may have passwords.
+
+    >>> redis_urls("redis://:a,b@one/0, redis://two/0")
+    ['redis://:a,b@one/0', 'redis://two/0']
+    """
+    urls = re.split(r",\s*(?=[a-z+]+://)", text.strip())
+    if len({*urls}) < len(urls):
+        raise BadSettings("expected each Redis server once, got one twice")
+    if len(urls) > 1 and any(url.startswith(CLUSTER_PREFIX) for url in urls):
+        raise BadSettings("expected one Redis Cluster, or several servers, got a cluster in a list")
+    return urls
+
+
+def server_name(url: str) -> str:
+    """What tells a Redis server from others, without its password: `host:port`, or a socket's path.
+
+    Of a URL that cannot be read it tells what it can, and raises nothing: errors quote the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            return parts.path
+        return f"{parts.hostname or 'localhost'}:{parts.port or REDIS_PORT}"
+    except ValueError:
+        return "unknown"

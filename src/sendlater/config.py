@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import durationpy
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,6 +19,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from sendlater.addresses import redis_urls
 from sendlater.config_environment import ENV_PREFIX, unknown_variable
 from sendlater.config_file import FileSettings, secret_files
 from sendlater.config_secrets import hide_secrets
@@ -49,7 +50,8 @@ class Settings(BaseSettings):
     bootstrap_servers: str = ""
     """Kafka brokers, `host:port,host:port`. Empty: topics on Redis Streams, for development."""
     redis: SecretStr = SecretStr("")
-    """Redis URL: `redis://`, `rediss://`, `unix://`, `redis+cluster://`. Empty: embedded Redis."""
+    """Redis URL: `redis://`, `rediss://`, `unix://`, `redis+cluster://`; or a list (in one text:
+    separated by commas) of servers that share the shards. Empty: embedded Redis."""
     kafka: dict[str, str] = {}
     """Client settings for every Kafka client, in librdkafka's names (security.protocol, ...)."""
     kafka_java: dict[str, str] = {}
@@ -105,7 +107,7 @@ class Settings(BaseSettings):
     topic_partitions: int = Field(4, gt=0, le=1_000)
     """Partitions of topics we create."""
     shards: int = Field(2, gt=0, le=64)
-    """Parts of the pending store; cannot change later. Each lane has a task for each shard."""
+    """Parts of the pending store, changed by `sendlater reshard`. Each lane has a task for each."""
     lanes: int = Field(2, ge=2, le=LANES_MAX)
     """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
@@ -187,6 +189,14 @@ class Settings(BaseSettings):
     """Downloaded jars."""
     maven_mirror: str = ""
     """URL of a Maven repository to download the jars from. Empty: Maven Central."""
+
+    @field_validator("redis", mode="before")
+    @classmethod
+    def _redis_urls(cls, given: Any) -> Any:
+        """A list as one text."""
+        if isinstance(given, list | tuple):
+            given = ",".join(map(str, given))
+        return ",".join(redis_urls(given)) if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

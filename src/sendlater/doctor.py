@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from sendlater.addresses import redis_urls, server_name
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.limits import CLOCK_SKEW_MS_MAX, REDIS_MEMORY_SHARE_MAX, REJECTED_HEADERS_BYTES_MAX
@@ -69,7 +70,8 @@ _MEND = {
 
 def store_troubles(redis_url: str) -> list[Finding]:
     """Problems of a Redis that answers, to report when a service starts."""
-    return [finding for finding in _about_redis(redis_url) if not finding.ok]
+    servers = _servers(redis_url).items()
+    return [one for where, url in servers for one in _about_redis(url, where) if not one.ok]
 
 
 def _java(settings: Settings) -> Iterator[Finding]:
@@ -104,33 +106,43 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         told = f"not running; sendlater serve starts {binary.path}"
         yield Finding("redis", True, f"{told}, version {_dotted(binary.version)}")
         return
-    yield from _about_redis(url)
+    for where, one in _servers(url).items():
+        try:
+            yield from _about_redis(one, where)
+        except SendlaterError as error:
+            yield Finding(f"redis{where}", False, str(error), _MEND["redis"])
 
 
-def _about_redis(url: str) -> Iterator[Finding]:
+def _servers(urls: str) -> dict[str, str]:
+    """The URL of each server, by what is added to names of findings."""
+    each = redis_urls(urls)
+    return {f" {server_name(url)}" if len(each) > 1 else "": url for url in each}
+
+
+def _about_redis(url: str, where: str) -> Iterator[Finding]:
     facts = redis_facts(url)
     recent = facts.version >= VERSION_MIN
     yield Finding(
-        "redis",
+        f"redis{where}",
         recent,
         f"{facts.product} {_dotted(facts.version)}",
         "" if recent else f"upgrade it to {_dotted(VERSION_MIN)} or newer",
     )
     yield Finding(
-        "redis persistence",
+        f"redis{where} persistence",
         facts.appends,
         f"append-only file {'on' if facts.appends else 'off'}",
         "" if facts.appends else "a restart loses every schedule: set appendonly yes",
     )
     keeps = facts.eviction == "noeviction"
     yield Finding(
-        "redis eviction",
+        f"redis{where} eviction",
         keeps,
         f"maxmemory-policy {facts.eviction}",
         "" if keeps else "Redis may delete schedules: set maxmemory-policy noeviction",
     )
-    yield _memory(facts)
-    yield _clock("Redis", facts.ahead_ms, facts.ahead_error_ms)
+    yield _memory(facts, where)
+    yield _clock(f"Redis{where}", facts.ahead_ms, facts.ahead_error_ms)
 
 
 def _clock(whose: str, ahead_ms: float, error_ms: float) -> Finding:
@@ -143,13 +155,13 @@ def _clock(whose: str, ahead_ms: float, error_ms: float) -> Finding:
     )
 
 
-def _memory(facts: RedisFacts) -> Finding:
+def _memory(facts: RedisFacts, where: str) -> Finding:
     used = f"{facts.used_bytes / 2**20:,.0f} MiB used"
     if not facts.max_bytes:
-        return Finding("redis memory", True, f"{used}, no maxmemory")
+        return Finding(f"redis{where} memory", True, f"{used}, no maxmemory")
     fits = facts.used_bytes <= REDIS_MEMORY_SHARE_MAX * facts.max_bytes
     return Finding(
-        "redis memory",
+        f"redis{where} memory",
         fits or None,
         f"{used} of {facts.max_bytes / 2**20:,.0f}",
         "" if fits else "raise maxmemory: a full Redis accepts no schedules",

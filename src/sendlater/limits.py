@@ -35,6 +35,10 @@ RELEASE_COUNT_MAX = 500
 """Most schedules that one release call puts back."""
 BATCH_COUNT_MAX = 250_000
 """Most schedules one batch claims per shard; limits duplicates after a crash, and memory."""
+COPY_COUNT_MAX = 500
+"""Most schedules in one step of a copy to other shards."""
+COPY_BYTES_MAX = 4 * 1024 * 1024
+"""Payload that such a step aims at; the first one reads a single schedule."""
 PAGE_COUNT_MAX = 1_000
 """Most schedules in one page of a list."""
 PAGE_LOOK_MAX = 2_000

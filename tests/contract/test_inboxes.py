@@ -55,7 +55,7 @@ def test_a_death_between_two_shards_leaves_nothing_half_done(pending: Pending) -
     owner = pending.fence()
     read(pending, a_0=5)
     recognise(pending, {"a": "1"}, owner=owner)
-    half = Pending(pending.client, space=pending.space, shards=2)
+    half = Pending(pending.clients, space=pending.space, shards=2)
     half.shards = half.shards[:1]
     assert recognise(half, {"a": "2"}, owner=owner) == ["a"]
     assert recognise(pending, {"a": "2"}, owner=owner) == ["a"]

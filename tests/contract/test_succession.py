@@ -134,7 +134,7 @@ def test_an_heir_that_has_inherited_one_shard_only_inherits_the_rest(pending: Pe
     """The owner died between two shards."""
     pending.fence()
     heir, _ = succession.announce(pending)
-    one = Pending(pending.client, space=pending.space, shards=1)
+    one = Pending(pending.clients, space=pending.space, shards=1)
     assert succession.inherit(one, heir, bound_stays=True)
     assert succession.stands(pending, heir) == "heir"
     assert succession.inherit(pending, heir, bound_stays=True)

@@ -1,8 +1,6 @@
 """Consumer groups over topics on a real Redis: shared, taken over, replayed, on a cluster too."""
 
 import multiprocessing
-import shlex
-import socket
 import subprocess
 import sys
 import threading
@@ -11,10 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
 from servers import wait_until
 
-from sendlater.local.redis_server import find_redis
 from sendlater.model import Record
 from sendlater.topics import Consumer, TopicRecord, Topics
 
@@ -204,34 +200,6 @@ def test_topics_and_partitions_made_later_are_noticed(topics):
         topics.add_partitions("late", 3)
         topics.produce(Record(topic="late", value=b"2", partition=2))
         assert [r.value for r in drain(consumer, count=1)] == [b"2"]
-
-
-@pytest.fixture
-def cluster_url(tmp_path) -> Iterator[str]:
-    """A cluster of one node: small, but it refuses commands that span slots as a large one does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        # The nodes' own port lies 10,000 higher and must exist.
-        port = free.getsockname()[1] - 20_000
-    arguments = f"--port {port} --bind 127.0.0.1 --dir {tmp_path} --cluster-enabled yes --save ''"
-    binary = str(find_redis().path)
-    server = subprocess.Popen([binary, *shlex.split(arguments)], stdout=subprocess.DEVNULL)
-
-    def formed() -> bool:
-        try:
-            with Redis(port=port) as node:
-                if node.execute_command("CLUSTER INFO")["cluster_slots_assigned"] == "0":
-                    node.execute_command("CLUSTER ADDSLOTS", *range(16_384))
-                return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
-        except RedisError:
-            return False
-
-    try:
-        wait_until(formed, "a cluster")
-        yield f"redis+cluster://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(timeout=10)
 
 
 def test_topics_work_on_a_cluster(cluster_url, space):

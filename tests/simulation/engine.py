@@ -173,7 +173,7 @@ class Simulation:
     def _take_in(self, options: dict[str, str], share: inbox_source.InboxShare) -> Any:
         """One attempt: source, decoding and sink, with what is on its way between them."""
         settings = self.settings
-        stands = store.Pending(self.world.client, space=settings.space, shards=settings.shards)
+        stands = store.Pending((self.world.client,), space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
         task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
         return sink.ParkWriter(options).write(self._through_spark(task, options))
@@ -504,7 +504,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         filling,
     )
     threaded = (queries, service, takeover, heir, lease, watermark, targets, horizon, workers)
-    client = lambda _url: world.client  # noqa: E731
+    client = lambda _url: (world.client,)  # noqa: E731
 
     def task_context() -> Any:
         return SimpleNamespace(partitionId=lambda: world.current.task.number)

@@ -329,7 +329,8 @@ class Ledger:
 
     def look_at_tags(self) -> None:
         """The index of tags holds exactly what is pending, at every instant."""
-        store = Pending(self.world.real, space=self.settings.space, shards=len(self.pending.shards))
+        shards = len(self.pending.shards)
+        store = Pending((self.world.real,), space=self.settings.space, shards=shards)
         found, meant = index_of(store), index_meant(store)
         for place in found.keys() | meant.keys():
             if found.get(place) != meant.get(place):

@@ -77,7 +77,7 @@ class Run:
         self.broker = Broker(self.world, self.settings, plan.partitions)
         self.simulation = Simulation(self.world, self.broker, self.settings, cluster=plan.cluster)
         self.people = Process("people")
-        self.pending = Pending(self.world.client, space="sim", shards=plan.shards)
+        self.pending = Pending((self.world.client,), space="sim", shards=plan.shards)
         self.ledger = Ledger(self.simulation, self.pending)
         self.faults: Counter[str] = Counter()
         self._latest_ms = 0.0

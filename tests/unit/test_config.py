@@ -371,6 +371,7 @@ def test_a_login_that_cannot_be_translated_is_refused_in_words():
         "rediss://user:hunter2@host/0",
         "redis://host/0?password=hunter2&db=1",
         "redis+cluster://user:hunter2@host:7000",
+        "redis://:hunter2@host,redis://u:hunter2@other:6380/0",
     ],
 )
 def test_secrets_are_hidden_where_settings_are_shown(url):
@@ -389,6 +390,29 @@ def test_secrets_are_hidden_where_settings_are_shown(url):
     assert "host" in shown["redis"], "what is no secret stays readable"
     assert shown["kafka"]["sasl.password"] == HIDDEN
     assert shown["kafka"]["sasl.username"] == "billing"
+
+
+def test_redis_may_be_a_list_in_the_file_or_separated_by_commas(monkeypatch, tmp_path):
+    (tmp_path / "sendlater.toml").write_text('redis = ["redis://:a,b@one/0", "redis://two/0"]')
+    monkeypatch.chdir(tmp_path)
+    in_file = load().redis.get_secret_value()
+    monkeypatch.setenv("SENDLATER_REDIS", "redis://:a,b@one/0, redis://two/0")
+
+    assert in_file == load().redis.get_secret_value() == "redis://:a,b@one/0,redis://two/0"
+
+
+@pytest.mark.parametrize(
+    ("urls", "told"),
+    [
+        (["redis://:hunter2@a", "redis://:hunter2@a"], "each Redis server once"),
+        (["redis://:hunter2@a", "redis+cluster://:hunter2@b"], "one Redis Cluster, or several"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_without_its_passwords(urls, told):
+    with pytest.raises(BadSettings, match=f"^redis: expected {told}") as refused:
+        load(redis=urls)
+
+    assert "hunter2" not in str(refused.value)
 
 
 def test_an_error_never_quotes_a_secret(monkeypatch):

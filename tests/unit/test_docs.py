@@ -137,7 +137,7 @@ def test_documented_lengths_are_the_limits() -> None:
 
 
 def test_every_key_of_a_shard_is_documented_and_every_documented_one_exists() -> None:
-    there = set(Shard(None, space="sendlater", number=0).keys)
+    there = set(Shard((None,), space="sendlater", number=0).keys)
     told = {m[1] for name in first_cells(*PAGES) if (m := re.match(r"\{sendlater:N\}:(\w+)", name))}
 
     assert told == there

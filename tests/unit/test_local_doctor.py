@@ -3,7 +3,7 @@
 from sendlater import doctor
 from sendlater.config import Settings
 from sendlater.doctor import checks
-from sendlater.errors import MissingTool
+from sendlater.errors import MissingTool, StoreUnavailable
 from sendlater.local.process import free_ports
 from sendlater.local.redis_facts import RedisFacts
 
@@ -89,6 +89,27 @@ def test_a_redis_that_may_lose_schedules_is_told_apart_from_a_good_one(tmp_path,
     assert [good_ones[name].ok for name in names] == [True] * 5
     assert [bad_ones[name].ok for name in names] == [False, False, False, None, False]
     assert all(bad_ones[name].mend for name in names)
+
+
+def test_each_of_several_servers_is_looked_at(tmp_path, monkeypatch):
+    def asked(url):
+        if "down" in url:
+            raise StoreUnavailable("no answer")
+        return facts(appends="good" in url)
+
+    monkeypatch.setattr(doctor, "redis_facts", asked)
+    ours = "redis://:pw@down:1,redis://:pw@bad:2,redis://good:3"
+    found = by_name(checks(settings(tmp_path, redis=ours)))
+
+    assert found["redis down:1"] == doctor.Finding(
+        "redis down:1", False, "no answer", "start it, or correct the setting redis"
+    )
+    assert found["redis bad:2 persistence"].ok is False
+    assert found["redis good:3 persistence"].ok
+    spoilt = by_name(checks(settings(tmp_path, redis="redis://u:hunter2,redis://good:3")))
+    assert "hunter2" not in str(spoilt)
+    (trouble,) = doctor.store_troubles("redis://bad:2,redis://good:3")
+    assert trouble.name == "redis bad:2 persistence"
 
 
 def test_a_service_tells_at_its_start_what_only_the_doctor_would(monkeypatch):

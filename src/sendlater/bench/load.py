@@ -247,7 +247,7 @@ def burst(
 def bytes_per_schedule(scheduler: Scheduler) -> float:
     """The memory of one such schedule in Redis, measured with many in a temporary space."""
     client, pending = scheduler.pending.client, scheduler.pending
-    scratch = type(pending)(client, space=f"{pending.space}-scratch-{ULID()}", shards=1)
+    scratch = type(pending)((client,), space=f"{pending.space}-scratch-{ULID()}", shards=1)
     shard = scratch.shards[0]
     value = b"x" * PAYLOAD_BYTES
     origin = Origin(

@@ -15,6 +15,7 @@ from sendlater.cli import (  # noqa: F401  (they add their commands)
     rebuild,
     recurring,
     reschedule,
+    reshard,
     schedules,
     serve,
     token,

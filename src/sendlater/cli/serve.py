@@ -41,7 +41,7 @@ def serve(
     """Run the service until SIGTERM or SIGINT; a second signal ends it at once.
 
     Args:
-        shards: Parts of the pending store; cannot change later.
+        shards: Parts of the pending store; see `sendlater reshard`.
         lanes: Overlapping delivery queries.
         data_dir: Directory for the data of the embedded Redis.
         metrics_addr: host:port of Prometheus metrics.

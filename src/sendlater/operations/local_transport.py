@@ -128,7 +128,7 @@ class LocalTransport:
     def close(self) -> None:
         """See Transport."""
         self.broker.close()
-        self.pending.client.close()
+        self.pending.close()
 
 
 def _filter(query: Query) -> Filter:
@@ -190,6 +190,6 @@ def open_pending(settings: Settings, redis_url: str) -> Pending:
     with answering():
         stands = pending.shards[0].state().get("shards")
         if stands and int(stands) != settings.shards:
-            pending = Pending(pending.client, space=settings.space, shards=int(stands))
+            pending = Pending(pending.clients, space=settings.space, shards=int(stands))
         pending.require_layout()
     return pending

@@ -137,6 +137,7 @@ class Operations:
         if self.intake.is_behind():
             self.deliver([(self.checked(schedule), None) for schedule in schedules])
             return
+        self.pending.require_same()
         for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
             rows: dict[int, list[object]] = {}
             for one in chunk:

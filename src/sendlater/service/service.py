@@ -78,6 +78,7 @@ class Service(HandingOver):
             raise NotSupported("rebuild needs an inbox with journal = true: others are not kept")
         self._get_ready(threading.Event(), lambda: None)
         self.owner = self.pending.fence()
+        self.pending.require_layout()  # it may have changed since this service looked
         JournalCopy(self.pending, owner=self.owner).forget()
         self._fill(threading.Event())
         self.close()

@@ -50,6 +50,7 @@ class Takeover(Queries):
         """Before the first delivery, intake reads what was on the journals when this began, and
         what is on the inboxes: there may be a newer version or a cancellation."""
         self._become(self.pending.fence(above=self.owner))
+        self.pending.require_layout()  # it may have changed since this service looked
         tell_layout(self.pending)
         shutil.rmtree(self._scratch, ignore_errors=True)
         ends = self._fill(stop)

@@ -220,7 +220,7 @@ class Admin:
     def move_many(self, moves: Sequence[Move]) -> list[tuple[Answer, Schedule | None]]:
         """The same for many, in two round trips per shard."""
         now_ms = time.time_ns() // 1_000_000
-        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside")
+        keys = ("due", "record", "wake", "batches", "changes", "tally", "aside", "state")
         calls = [
             self._call(
                 move.id,
@@ -290,10 +290,10 @@ class Admin:
         self.pending.shards[0].mark("tally", dict(numbers))
 
     def memory(self) -> tuple[int, int]:
-        """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over a cluster's nodes."""
+        """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over servers and nodes."""
         with answering():
-            told = self.pending.client.info("memory")
-        nodes = list(told.values()) if "used_memory" not in told else [told]
+            told = [client.info("memory") for client in self.pending.clients]
+        nodes = [n for one in told for n in ([one] if "used_memory" in one else one.values())]
         return sum(n["used_memory"] for n in nodes), sum(n.get("maxmemory", 0) for n in nodes)
 
     def recent(self, *, count_max: int) -> list[Delivery]:

@@ -39,7 +39,7 @@ class Lease:
         or raises, the lease is not renewed, so that another service takes over from one that cannot
         work any more."""
         # Its own connection: renewing must not wait for other commands.
-        self._client: Any = connect(url)
+        self._client: Any = connect(url)[0]
         self._keys = lease_keys(space, key)
         self._noted = key == LEASE
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"

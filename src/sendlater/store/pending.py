@@ -22,13 +22,12 @@ from heapq import merge
 from itertools import islice, pairwise
 from typing import Any
 
-import redis
-
-from sendlater.errors import BadSettings, Fenced, StoreUnavailable
+from sendlater.errors import Fenced
 from sendlater.model import PAUSED_MS, Cancelled, Schedule, Target
 from sendlater.store.codec import LIMITED_MS, pack, unpack_found
-from sendlater.store.connection import answering, connect, server_of
+from sendlater.store.connection import Clients, answering, connect, server_of
 from sendlater.store.pages import look
+from sendlater.store.places import require_layout, require_same
 from sendlater.store.scripts import script
 from sendlater.store.shard import Batch, Shard
 
@@ -39,42 +38,45 @@ FENCE_ATTEMPTS_MAX = 10
 class Pending:
     """The whole store of one space, for the service, the client, REST and the command line."""
 
-    def __init__(self, client: Any, *, space: str, shards: int) -> None:
-        self.client = client
+    def __init__(self, clients: Clients, *, space: str, shards: int) -> None:
+        """`clients` as of `connect`."""
+        self.clients, self.client = clients, clients[0]
         self.space = space
-        self.shards = [Shard(client, space=space, number=n) for n in range(shards)]
+        self.shards = [Shard(clients, space=space, number=n) for n in range(shards)]
 
     @classmethod
     def open(cls, url: str, *, space: str, shards: int) -> "Pending":
         """Connect; raises StoreUnavailable when Redis does not answer."""
-        client = connect(url)
-        try:
-            client.ping()
-        except redis.exceptions.RedisError as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
-        return cls(client, space=space, shards=shards)
+        clients = connect(url)
+        with answering():
+            for client in clients:
+                client.ping()
+        return cls(clients, space=space, shards=shards)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self.clients:
+            client.close()
 
     def shard_of(self, schedule_id: bytes) -> Shard:
         """The shard of an id; intake computes the same number in SQL."""
         return self.shards[zlib.crc32(schedule_id) % len(self.shards)]
 
     def require_layout(self) -> None:
-        """Claim the space for this number of shards; raises BadSettings when it has another."""
-        key = self.shards[0].keys["state"]
-        with answering():
-            # Read first: a full Redis refuses even a write that changes nothing.
-            if not self.client.hexists(key, "shards"):
-                self.client.hsetnx(key, "shards", len(self.shards))
-            stands = int(self.client.hget(key, "shards") or 0)
-        if stands != len(self.shards):
-            raise BadSettings(
-                f"shards: space {self.space!r} was laid out with {stands}, got {len(self.shards)}; "
-                "a space keeps its number of shards for life"
-            )
+        """Claim the space for these shards and servers; raises BadSettings if it has others."""
+        require_layout(self.clients, space=self.space, shards=len(self.shards))
+
+    def require_same(self) -> None:
+        """Raises StoreUnavailable if the space has been laid out anew since it was opened."""
+        require_same(self.clients, space=self.space, shards=len(self.shards))
 
     def servers(self) -> list[str]:
-        """The runs of the servers, which a restart or a failover changes; each is asked once."""
-        servers = {server_of(self.client, shard.keys["state"]) for shard in self.shards}
+        """The runs of the servers, which a restart or a failover changes; each is asked once.
+
+        Raises StoreUnavailable if the space has been laid out anew since it was opened.
+        """
+        self.require_same()
+        servers = {server_of(shard.client, shard.keys["state"]) for shard in self.shards}
         return sorted(str(server.info("server")["run_id"]) for server in servers)
 
     # --- owning a space -------------------------------------------------------------------------
@@ -90,7 +92,7 @@ class Pending:
         for _ in range(FENCE_ATTEMPTS_MAX):
             owner = 1 + max(max(self.owners()) or int(time.time()), above, *self.heirs())
             if all(
-                script("fence")(self.client, state=shard.keys["state"], number=owner, token=token)
+                script("fence")(shard.client, state=shard.keys["state"], number=owner, token=token)
                 for shard in self.shards
             ):
                 return owner
@@ -200,7 +202,7 @@ class Pending:
         for _ in range(2):
             run = max(
                 script("begin")(
-                    self.client,
+                    shard.client,
                     **shard._keys("state", "batches"),
                     owner=owner,
                     what=what,
@@ -251,13 +253,14 @@ class Pending:
         keys = shard._keys("due", "record", "state", "batches", "changes", "aside")
         unnamed: dict[str, Any] = {"change": "", "now_ms": 0, "reserve_ms": 0}
         unnamed |= {"keep_ms": 0, "changes_max": 0}
-        answer = script("cancel")(self.client, **keys, id=schedule_id, version="", **unnamed)
+        answer = script("cancel")(shard.client, **keys, id=schedule_id, version="", **unnamed)
         return Cancelled(answer.decode())
 
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:
         """Give a pending schedule another due time; False when it is not pending."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "wake", "batches", "changes", "tally", "aside")
+        names = ("due", "record", "wake", "batches", "changes", "tally", "aside", "state")
+        keys = shard._keys(*names)
         unconditional: dict[str, Any] = {"instead": "", "version": "", "change": ""}
         unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
         answer = script("move")(
@@ -267,8 +270,8 @@ class Pending:
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """The schedule, pending or claimed; None when the store does not have it."""
-        keys = self.shard_of(schedule_id)._keys(*script("find").keys)
-        found = script("find")(self.client, **keys, id=schedule_id)
+        shard = self.shard_of(schedule_id)
+        found = script("find")(shard.client, **shard._keys(*script("find").keys), id=schedule_id)
         return unpack_found(schedule_id, found)
 
     def list(
@@ -296,7 +299,7 @@ class Pending:
         pairs = list(pairwise(edges_ms))
         totals = [0] * len(pairs)
         for shard in self.shards:
-            pipe = self.client.pipeline(transaction=False)
+            pipe = shard.client.pipeline(transaction=False)
             for low, high in pairs:
                 pipe.zcount(shard.keys["due"], low, f"({high}")
             totals = [a + b for a, b in zip(totals, pipe.execute(), strict=True)]
@@ -312,11 +315,11 @@ class Pending:
         with answering():
             for shard in self.shards:
                 state = shard.state()
-                total["pending"] += int(self.client.zcard(shard.keys["due"]))
-                total["limited"] += int(self.client.zcount(shard.keys["due"], LIMITED_MS, "+inf"))
-                total["aside"] += int(self.client.hlen(shard.keys["aside"]))
+                total["pending"] += int(shard.client.zcard(shard.keys["due"]))
+                total["limited"] += int(shard.client.zcount(shard.keys["due"], LIMITED_MS, "+inf"))
+                total["aside"] += int(shard.client.hlen(shard.keys["aside"]))
                 for name in shard.batches():
-                    total["claimed"] += int(self.client.hlen(shard._batch_key(name)))
+                    total["claimed"] += int(shard.client.hlen(shard._batch_key(name)))
                 total["later"] += int(state.get("later", 0)) + int(state.get("later_since", 0))
                 for name in names:
                     total[name] += int(state.get(name, 0))
@@ -325,14 +328,14 @@ class Pending:
     def due_within(self, from_ms: int, to_ms: int) -> bool:
         """Whether anything pending is due within [from_ms, to_ms]."""
         with answering():
-            return any(self.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
+            return any(s.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
 
     def oldest_due_ms(self) -> int | None:
         """Due time of the first pending schedule that waits for nothing but its time; None when
         there is none."""
         with answering():
             heads = [
-                self.client.zrange(shard.keys["due"], 0, 0, withscores=True)
+                shard.client.zrange(shard.keys["due"], 0, 0, withscores=True)
                 for shard in self.shards
             ]
         due = [int(head[0][1]) for head in heads if head and head[0][1] < PAUSED_MS]

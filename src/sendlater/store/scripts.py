@@ -5,8 +5,10 @@ argument `owner` is refused unless that is the shard's owner (an empty `owner` i
 script whose header says `also: heir leaving` is not refused for whom these fields of `state` name.
 One whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
-`uses: packed` or `uses: waiting` it has what is in that file of lua/parts. Each knows LIMITED: what
-waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
+`uses: packed` or `uses: waiting` it has what is in that file of lua/parts. One that says `sealed:
+refuses` is refused while the shard is copied to others: see store/reshard.py. Each knows LIMITED:
+what waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is
+paused.
 """
 
 import hashlib
@@ -21,7 +23,7 @@ from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
 from sendlater.model import PAUSED_MS
 from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
-_HEADER = re.compile(r"^-- (keys|args|full|uses|also): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (keys|args|full|uses|also|sealed): (.+)$", re.MULTILINE)
 _OWNED = (
     "local of_shard = redis.call('HMGET', state, 'owner', 'tagged'%s); "
     "local standing_owner, has_tags = of_shard[1] or '0', of_shard[2]; "
@@ -30,6 +32,10 @@ _OWNED = (
     "' owner ' .. owner .. ' was followed by ' .. standing_owner) end"
 )
 """BEHIND: the shard knows a lower number, so the store went back; no other service took over."""
+_SEALED = (
+    "if redis.call('HEXISTS', state, 'resharding') == 1 then return redis.error_reply("
+    "'SEALED the space is being laid out anew: try again when `sendlater reshard` has ended') end"
+)
 _UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
 """A full Redis refuses a script only at its first write, and only if that can grow memory. This
 write cannot (it does nothing), so the script runs. It works before Redis 7, which has a flag."""
@@ -66,6 +72,7 @@ _REFUSALS = {
     "BEHIND": StoreWentBack,
     "ENDED": LaneEnded,
     "ELSEWHERE": StoreWentBack,
+    "SEALED": StoreUnavailable,
 }
 _FULL = "command not allowed when used memory"
 """Part of Redis's error when it is full, also inside a script."""
@@ -108,6 +115,8 @@ class Script:
         for part in ("packed", "waiting"):
             if part in uses:
                 lines.append(_part(part))
+        if declared.get("sealed") == "refuses":
+            lines.append(_SEALED)
         if declared.get("full") == "goes on":
             lines.append(_UNBOUNDED)
         # One line, so that line numbers in Lua errors still match the file.
@@ -201,7 +210,8 @@ def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any
     first = verb(client, **calls[0])
     pipe = client.pipeline(transaction=False)
     for call in calls[1:]:
-        pipe.evalsha(verb.sha, len(verb.keys), *verb.given(call))
+        # Not `pipe.evalsha`, which a pipeline of a cluster refuses whatever its keys are.
+        pipe.execute_command("EVALSHA", verb.sha, len(verb.keys), *verb.given(call))
     try:
         return [first, *pipe.execute()]
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 from sendlater.limits import CLAIM_BYTES_MAX, RELEASE_COUNT_MAX
 from sendlater.model import Schedule, Target
 from sendlater.store.codec import pack
-from sendlater.store.connection import answering
+from sendlater.store.connection import Clients, answering
 from sendlater.store.scripts import script
 from sendlater.store.wakeup import Wake
 
@@ -66,11 +66,11 @@ class Claim:
 
 
 class Shard:
-    """The verbs of one shard; what the Spark tasks use. `client` is a redis client."""
+    """The verbs of one shard; what the Spark tasks use. `clients`: of every server, in order."""
 
-    def __init__(self, client: Any, *, space: str, number: int) -> None:
+    def __init__(self, clients: Clients, *, space: str, number: int) -> None:
         # Any: redis-py types every answer as "sync or async, bytes or text".
-        self.client = client
+        self.clients, self.client = clients, clients[number % len(clients)]
         self.space, self.number = space, number
         prefix = f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
@@ -79,7 +79,7 @@ class Shard:
 
     def beside(self, number: int) -> "Shard":
         """Another shard of the same store."""
-        return Shard(self.client, space=self.space, number=number)
+        return Shard(self.clients, space=self.space, number=number)
 
     def _keys(self, *names: str) -> dict[str, Any]:
         return {name: self.keys[name] for name in names}

@@ -78,7 +78,7 @@ def announce(pending: Pending) -> tuple[int, int]:
         number += 1 - (number - owner) % 2  # other lanes than the owner's
         if (
             all(
-                script("heir")(pending.client, state=s.keys["state"], number=number, token=token)
+                script("heir")(s.client, state=s.keys["state"], number=number, token=token)
                 for s in pending.shards
             )
             and pending.owner() == owner
@@ -131,7 +131,7 @@ def inherit(pending: Pending, number: int, *, bound_stays: bool, leaves: bool = 
     """
     return all(
         script("inherit")(
-            pending.client,
+            shard.client,
             **shard._keys("state", "wake"),
             number=number,
             bound_stays="1" if bound_stays else "",

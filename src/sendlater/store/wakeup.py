@@ -7,7 +7,7 @@ until that connection has data.
 
 from typing import Any
 
-from sendlater.store.connection import server_of
+from sendlater.store.connection import answering, server_of
 
 FOREVER = 0
 """XREAD's BLOCK without a time limit."""
@@ -22,6 +22,10 @@ class Wake:
         self._place = last[0][0] if last else b"0-0"
         self._pool = server_of(client, key).connection_pool
         self._connection = self._pool.get_connection()
+        told = self._connection.repr_pieces()
+        self._server = ":".join(
+            str(value) for name, value in told if name in ("host", "port", "path")
+        )
         self._asked = False
 
     def wait(self, timeout_ms: float) -> bool:
@@ -31,9 +35,10 @@ class Wake:
                 "XREAD", "COUNT", 1, "BLOCK", FOREVER, "STREAMS", self._key, self._place
             )
             self._asked = True
-        if not self._connection.can_read(timeout_ms / 1_000):
-            return False
-        got = self._connection.read_response()
+        with answering(self._server):
+            if not self._connection.can_read(timeout_ms / 1_000):
+                return False
+            got = self._connection.read_response()
         self._asked = False
         # RESP3 answers a map, RESP2 a list of pairs.
         entries = got[self._key.encode()] if isinstance(got, dict) else got[0][1]

@@ -11,6 +11,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from sendlater.addresses import redis_urls
 from sendlater.errors import BadSettings, BrokerUnavailable
 
 RETRY_DELAY_S = 0.05
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Sends commands; safe to share between threads.
+    """Sends commands to the first of the servers; safe to share between threads.
 
     A command that Redis refuses or does not answer is sent up to `attempts_max` times, with growing
     pauses (50 ms, doubled, at most 2 s); then BrokerUnavailable is raised. Only errors about
@@ -38,10 +39,11 @@ class Connection:
         assert attempts_max > 0, f"attempts_max must be positive, got {attempts_max}"
         # By default redis-py would repeat an XADD if the reply was lost.
         once = Retry(NoBackoff(), 0)
-        self.is_cluster = CLUSTER_SCHEME in redis_url
+        first, *_ = redis_urls(redis_url)
+        self.is_cluster = CLUSTER_SCHEME in first
         client = RedisCluster if self.is_cluster else Redis
         try:
-            url = redis_url.replace(CLUSTER_SCHEME, "://", 1)
+            url = first.replace(CLUSTER_SCHEME, "://", 1)
             self._redis: Any = client.from_url(url, protocol=2, retry=once)
         except ValueError as error:
             raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error

@@ -126,7 +126,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from self._rows(shard, batch, got, owner, attempt)
             shard.close(batch, owner=owner, attempt=attempt)
         finally:
-            pending.client.close()
+            pending.close()
 
     def _rows(
         self, shard: Shard, batch: Batch, got: Claim, owner: int, attempt: str
@@ -183,7 +183,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         if self._pending is not None:
-            self._pending.client.close()
+            self._pending.close()
 
     def _store(self) -> Pending:
         self._pending = self._pending or store(self.settings)

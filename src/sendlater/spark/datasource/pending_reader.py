@@ -86,7 +86,7 @@ class PendingReader(DataSourceReader):
         """One per shard that may have matching schedules."""
         pending = store(self.settings)
         shards = len(pending.shards)
-        pending.client.close()
+        pending.close()
         if self.ids is None:
             return [Part(number) for number in range(shards)]
         found: dict[int, list[str]] = {}
@@ -107,7 +107,7 @@ class PendingReader(DataSourceReader):
             for page in pages:
                 yield _to_arrow([one for one in page if self._passes(one)])
         finally:
-            pending.client.close()
+            pending.close()
 
     def _pages(self, pending: Pending, number: int) -> Iterator[list[Schedule]]:
         pending.shards = [pending.shards[number]]

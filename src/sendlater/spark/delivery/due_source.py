@@ -88,9 +88,9 @@ class DueReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
         assert isinstance(partition, ShardSlice), partition
-        client = connect(self.lane.redis_url)
+        clients = connect(self.lane.redis_url)
         try:
-            shard = Shard(client, space=self.lane.space, number=partition.shard)
+            shard = Shard(clients, space=self.lane.space, number=partition.shard)
             wake = shard.wake()
             try:
                 if partition.number <= WARM_UP_BATCHES:
@@ -99,4 +99,5 @@ class DueReader(DataSourceStreamReader):
             finally:
                 wake.close()
         finally:
-            client.close()
+            for client in clients:
+                client.close()

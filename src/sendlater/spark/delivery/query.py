@@ -21,6 +21,9 @@ def start_lane(
     """One delivery query; its run and owner are in `lane`."""
     if not settings.on_kafka:
         spark = spark.newSession()
+        # Makes it the active one of this thread, where Spark looks for a sink's format in Python;
+        # lanes are started again by another thread than the one that made the first session.
+        spark.createDataFrame([], "none INT")
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
         lane = replace(lane, filler_rows=OUTBOX_ROWS)
     due = spark.readStream.format("sendlater").options(**lane.to_options()).load()

@@ -114,7 +114,7 @@ class InboxSource(DataSourceStreamReader):
             yield from task.chunks()
         finally:
             reader.close()
-            pending.client.close()
+            pending.close()
 
 
 def open_reader(options: Mapping[str, str]) -> PartitionReader:

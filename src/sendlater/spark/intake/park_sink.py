@@ -72,7 +72,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
                     pending.note(words.pop(0), self.run, task=context.partitionId())
             return WriterCommitMessage()
         finally:
-            pending.client.close()
+            pending.close()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: rows and positions are written together."""

@@ -53,7 +53,7 @@ class FillTask:
                 count = self._write_batch(pending, batch)
                 yield pa.RecordBatch.from_pydict({"count": pa.array([count], pa.int64())})
         finally:
-            pending.client.close()
+            pending.close()
 
     def _write_batch(self, pending: Pending, batch: "pa.RecordBatch") -> int:
         columns = (batch.column(i).to_pylist() for i in range(batch.num_columns))

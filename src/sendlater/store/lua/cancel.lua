@@ -3,6 +3,7 @@
 -- keys: due record state batches changes aside
 -- args: id version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: tags
+-- sealed: refuses
 -- full: goes on
 -- returns: cancelled, delivering (claimed already, too late), unknown, changed when `version` is given
 --          and is not the schedule's, or reserved while somebody creates one with this id, see put.lua

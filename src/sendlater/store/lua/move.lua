@@ -1,8 +1,9 @@
 -- Give a pending schedule another due time.
 --
--- keys: due record wake batches changes tally aside
+-- keys: due record wake batches changes tally aside state
 -- args: id due_ms:number instead version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: tags
+-- sealed: refuses
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, {'paused'}, {'busy'} when too many changes wait for their copies, or
 --          {'reserved'} while somebody creates a schedule with this id, see put.lua

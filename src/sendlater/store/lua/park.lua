@@ -3,6 +3,7 @@
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
 -- args: owner journal rejected_count:number sources:number
 -- uses: holds tags packed
+-- sealed: refuses
 -- also: reading
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be

@@ -3,6 +3,7 @@
 -- keys: due record state wake batches changes aside
 -- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: holds tags
+-- sealed: refuses
 -- full: refuses
 -- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved
 --          (somebody else is creating it), or busy when too many changes wait for their copies;

@@ -104,6 +104,36 @@ def test_a_wrong_line_locks_nobody_out(guarded):
     assert client.get("/v1/stats", headers=new).status_code == 200
 
 
+def test_a_sign_in_leads_to_the_view_that_was_asked_for(guarded):
+    """Also after a wrong token; and to no page of others, whoever wrote the link."""
+    client, tokens, _ = guarded
+    view = "/?topic=orders&due_from=%2B1m&id_prefix=%C3%BC%20%26"
+
+    def sign_in(address, token):
+        asked = {"data": {"token": token}, "follow_redirects": False}
+        return client.post(address, **asked).headers["location"]
+
+    asked = client.get(view, headers={"Accept": "text/html"}, follow_redirects=False)
+    form = asked.headers["location"]
+    assert form.startswith("/sign-in?to=")
+    again = sign_in(form, "wrong")
+    assert "not known" in client.get(again).text
+    assert sign_in(again, tokens["read"]) == view
+    assert sign_in("/sign-in?to=/schedule?id=a", tokens["read"]) == "/schedule?id=a"
+    for elsewhere in (
+        "//elsewhere.test/",
+        "https://elsewhere.test/",
+        "http:/elsewhere.test/",
+        "/%5celsewhere.test/",
+        "/%09/elsewhere.test/",
+        "javascript:alert(1)",
+        "//[",
+        "/v1/stats",
+        "",
+    ):
+        assert sign_in(f"/sign-in?to={elsewhere}", tokens["read"]) == "/", elsewhere
+
+
 def test_a_cookie_of_another_local_program_ends_no_session(guarded):
     """Browsers send a cookie to every port of a host, and two of one name if their paths differ."""
     client, tokens, _ = guarded

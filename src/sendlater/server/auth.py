@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import structlog
 from itsdangerous import BadSignature, TimestampSigner
@@ -138,6 +139,15 @@ def asks_for_page(scope: Scope) -> bool:
     return any(b"text/html" in value for name, value in scope["headers"] if name == b"accept")
 
 
+def _sign_in(scope: Scope) -> str:
+    """Where to sign in, and what was to be seen: the way back to it."""
+    query = scope["query_string"].decode("latin-1")
+    wanted = f"{scope['path']}?{query}" if query else scope["path"]
+    if scope["method"] != "GET" or wanted == "/":
+        return "/sign-in"
+    return f"/sign-in?{urlencode({'to': wanted})}"
+
+
 class Gate:
     """Lets authorised requests through, with the sender's identity in `scope["who"]`."""
 
@@ -157,7 +167,7 @@ class Gate:
         except Problem as problem:
             answer = problem_response(problem)
             if problem.status == 401 and asks_for_page(scope):
-                answer = RedirectResponse("/sign-in", 303)
+                answer = RedirectResponse(_sign_in(scope), 303)
             await answer(scope, receive, send)
             return
         await self.app(scope, receive, send)

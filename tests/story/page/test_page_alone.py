@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from servers import ServiceProcess
 
 from sendlater.config import Settings
+from sendlater.server.auth import new_token
 from sendlater.server.process import HttpProcess
 
 pytestmark = pytest.mark.story
@@ -82,5 +83,38 @@ def test_a_lost_connection_is_told_and_mended_by_itself(browser, redis_url):
     expect(lost).to_be_hidden()
     expect(page.locator("#number-pending b")).to_have_text("1")
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    page.close()
+    again.close()
+
+
+def test_a_session_that_ended_leads_to_the_sign_in_and_back_to_the_view(
+    browser, redis_url, tmp_path
+):
+    """A server that starts anew knows no session; nor does one after twelve hours."""
+    token, line = new_token("reader", "read")
+    (tmp_path / "tokens").write_text(line)
+
+    def serve(address):
+        settings = Settings(
+            redis=redis_url, space="ended", http_addr=address, http_tokens=tmp_path / "tokens"
+        )
+        return HttpProcess(settings, redis_url=redis_url)
+
+    def sign_in():
+        expect(page.get_by_label("Token")).to_be_focused()
+        page.keyboard.type(token)
+        page.keyboard.press("Enter")
+        expect(page.locator("#number-pending b")).to_have_text("0")
+        assert page.url == view
+
+    served = serve("127.0.0.1:0")
+    view = f"{served.url}/?topic=orders&due_from=%2B1m"
+    page = browser.new_page()
+    page.goto(view)
+    sign_in()
+    served.close()
+    again = serve(served.url.removeprefix("http://"))
+    expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
+    sign_in()
     page.close()
     again.close()

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -120,8 +120,21 @@ for _path in PAGES:
 
 @router.get("/sign-in")
 def sign_in_form(request: Request) -> HTMLResponse:
-    """A form for the token."""
-    return html("sign_in.html", failed="failed" in request.query_params)
+    """A form for the token. Its answer goes to this address again, so what follows `?` stays."""
+    asked = request.query_params
+    return html("sign_in.html", failed="failed" in asked, ended="ended" in asked)
+
+
+def _way_back(wanted: str) -> str:
+    """The view that somebody wanted to see; the first page if it is none of ours, as anybody can
+    have written the link."""
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:
+        return "/"
+    if parts.scheme or parts.netloc or parts.path not in (*PAGES, "/docs"):
+        return "/"
+    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 @router.post("/sign-in")
@@ -132,9 +145,10 @@ async def sign_in(request: Request) -> Response:
         raise Problem(413, f"expected at most {SIGN_IN_BYTES_MAX} bytes")
     token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
     cookie = server_state(request).tokens.session(token)
+    to = _way_back(request.query_params.get("to", "/"))
     if cookie is None:
-        return RedirectResponse("/sign-in?failed", 303)
-    answer = RedirectResponse("/", 303)
+        return RedirectResponse(f"/sign-in?{urlencode({'failed': '', 'to': to})}", 303)
+    answer = RedirectResponse(to, 303)
     answer.set_cookie(
         cookie_name(request.scope),
         cookie,

@@ -24,7 +24,7 @@ export async function ask(method, path, data) {
     given.headers["Content-Type"] = "application/json";
   }
   const answer = await fetch(path, given);
-  if (answer.status === 401) location.assign("/sign-in");
+  if (answer.status === 401) location.assign("/sign-in?" + query({ ended: "yes", to: location.pathname + location.search }));
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.detail || told.title);
   return told;
@@ -168,7 +168,11 @@ function lost() {
   put(place, "The connection is lost; what you see is from before. Trying again…");
   place.hidden = false;
   tellLive();
-  if (source?.readyState === EventSource.CLOSED) { clearTimeout(again); again = setTimeout(follow, AGAIN_MS); }
+  if (source?.readyState !== EventSource.CLOSED) return;
+  clearTimeout(again);
+  again = setTimeout(follow, AGAIN_MS);
+  // The browser does not tell which answer it got: if the session has ended, this one leads to the sign-in.
+  ask("GET", "/v1/stats").catch(() => {});
 }
 function follow() {
   clearTimeout(again);

@@ -1,5 +1,6 @@
 """The timeline of the future: what it shows, zoom, and what will be late."""
 
+import random
 import re
 import time
 
@@ -79,6 +80,41 @@ def test_a_burst_is_as_late_in_every_range(alone, browser):
 
 def _at(schedule_id, due_ms):
     return Schedule(id=schedule_id, due_ms=due_ms, record=Record(topic="t", value=b"v"))
+
+
+TOPICS = """async ([apart, answers]) => {
+    const script = document.querySelector('link[href$="/topics.js"]').href;
+    const { topTopics } = await import(`${script}?${apart}`);
+    return answers.map(([sums, held]) => {
+        const topics = Object.fromEntries(Object.entries(sums).map(([name, n]) => [name, [n]]));
+        const told = topTopics({ topics, counts: [1], sampled: true }, 'week', held);
+        return Object.fromEntries(told.map(([name, , colour]) => [name, colour]));
+    });
+}"""
+
+
+def test_a_topic_keeps_its_colour_and_its_place_in_the_legend(alone, browser):
+    """Fifteen of them, nine of nearly equal size, in numbers from samples."""
+    chance = random.Random(7)
+
+    def answer(**more):
+        near = {f"near-{n}": chance.randint(700, 1_300) for n in range(9)}
+        rare = {f"rare-{n}": chance.randint(1, 3) for n in range(5) if chance.random() < 0.7}
+        return {"most": 90_000, **near, **rare, **more}
+
+    with opened(browser, alone) as page:
+        first = page.evaluate(TOPICS, ["one", [[answer(), False] for _ in range(60)]])
+        own = {name: colour for name, colour in first[0].items() if not name.endswith("others")}
+        assert (len(own), len(set(own.values()))) == (7, 7)
+        for told in first:
+            assert own.items() <= told.items()
+        page.reload()
+        late = [[answer(risen=9_000), n < 20] for n in range(40)]
+        again = page.evaluate(TOPICS, ["two", [[answer(), False], *late]])
+        for told in again[:21]:
+            assert own.items() <= told.items(), "also after a reload, and under the pointer"
+        assert "risen" in again[-1]
+        assert len(own.items() & again[-1].items()) == 6, "the others keep their colours"
 
 
 def test_what_is_dragged_over_is_what_is_selected_in_every_time_zone(browser, installation):

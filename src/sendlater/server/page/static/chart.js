@@ -7,7 +7,6 @@ const [TICK_PX, DRAG_PX, SETTLED_MS] = [110, 4, 300];
 const ZOOM = 1.0015;
 const VIEW_MS_MIN = 10_000;
 const ASK_AFTER_MS = 150;
-export const COLOURS = 8;
 
 export function makeChart(place, { onView, onSelect }) {
   const tip = el("div", { class: "tip", "aria-hidden": "true", hidden: true });

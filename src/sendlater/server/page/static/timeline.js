@@ -1,6 +1,7 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
 import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
-import { COLOURS, makeChart, overdueCounts } from "./chart.js";
+import { makeChart, overdueCounts } from "./chart.js";
+import { topTopics } from "./topics.js";
 
 const RANGES = new Map([...$("#ranges").children].map((button) => [button.textContent, Number(button.dataset.ms)]));
 const [BAR_PX, BARS_MAX] = [10, 120];
@@ -8,7 +9,7 @@ const PAST_SHARE = 0.03;
 const ALL_MS_MIN = 60_000;
 const SPIKES_TOLD = 3;
 const REDRAW_MS = 4000;
-let range, zoomed, selected, got = null;
+let range, zoomed, selected, got = null, topics = [];
 let last_ms = Math.min(Number(body.lastDue) || 0, LAST_MS);
 let asked = 0, answered = 0;
 let told = () => {}, filter = () => {};
@@ -62,6 +63,7 @@ export async function drawTimeline(asking = askTimeline()) {
   if (mine !== asked) return;
   got = answer;
   answered = Date.now();
+  topics = topTopics(got, zoomed?.join() ?? range, $("#legend").matches(":hover, :focus-within"));
   if (got.last_due_ms) last_ms = Math.min(got.last_due_ms, LAST_MS);
   redraw();
   asTable();
@@ -72,39 +74,25 @@ export async function drawTimeline(asking = askTimeline()) {
 }
 function redraw() {
   if (!got || chart.busy()) return;
-  const topics = topTopics(got.topics);
   chart.draw(got, view(), { topics, spikes: spikes(), log: $("#log").checked, selected });
-  const recurring = sum(got.recurring), held = sum(got.held), names = [...topics.map(([topic]) => topic), recurring > 0, held, got.overdue].join("\n");
-  if ($("#legend").dataset.names === names) return;
-  $("#legend").dataset.names = names;
-  $("#legend").replaceChildren(...topics.map(([topic, , colour]) => el("button", { type: "button", class: "plain", disabled: !(topic in got.topics), onclick: () => filter(topic) }, el("i", { class: `c${colour}` }), topic)),
+  drawLegend();
+}
+// A button stays the same element as long as its topic is shown: it keeps the focus.
+function drawLegend() {
+  const place = $("#legend"), named = topics.filter(([, , , others]) => !others), names = named.map(([topic, , colour]) => `${colour} ${topic}`).join("\n");
+  if (place.dataset.names !== names) {
+    place.dataset.names = names;
+    place.replaceChildren(...named.map(([topic, , colour]) => el("button", { type: "button", class: "plain", onclick: () => filter(topic) }, el("i", { class: `c${colour}` }), topic)));
+  }
+  const recurring = sum(got.recurring), held = sum(got.held);
+  place.querySelectorAll(":scope > span").forEach((one) => one.remove());
+  place.append(
+    ...topics.filter(([, , , others]) => others).map(([told, , colour]) => el("span", {}, el("i", { class: `c${colour}` }), told)),
     ...(recurring ? [el("span", {}, el("i", { class: "recurring" }), "recurring")] : []),
     ...(held ? [el("span", {}, el("i", { class: "held" }), `${count(held)} held by limits`)] : []),
     ...(got.overdue ? [el("span", { class: "bad" }, el("i", { class: "overdue" }), `${count(got.overdue)} overdue`)] : []));
 }
 const sum = (counts) => counts.reduce((a, b) => a + b, 0);
-function topTopics(topics) {
-  const all = Object.entries(topics).sort((a, b) => sum(b[1]) - sum(a[1]));
-  const rest = all.length > COLOURS ? all.splice(COLOURS - 1) : [];
-  all.sort((a, b) => (a[0] < b[0] ? -1 : 1));
-  const made = all.map(([topic, counts]) => [topic, counts, colourOf(topic, all)]);
-  if (!rest.length) return made;
-  return [...made, [`${rest.length} others`, rest[0][1].map((_, i) => sum(rest.map(([, counts]) => counts[i]))), COLOURS - 1]];
-}
-// A topic keeps its colour while numbers and ranges change; one that is not in view may lose it to another.
-const colours = new Map();
-function colourOf(topic, all) {
-  if (colours.has(topic)) return colours.get(topic);
-  const seen = new Set(all.map(([name]) => name)), every = Array.from({ length: COLOURS - 1 }, (_, n) => n);
-  let free = every.find((n) => ![...colours.values()].includes(n));
-  if (free === undefined) {
-    const [old] = [...colours].find(([name]) => !seen.has(name)) ?? [];
-    free = old === undefined ? COLOURS - 1 : colours.get(old);
-    colours.delete(old);
-  }
-  colours.set(topic, free);
-  return free;
-}
 const spikes = () => got.counts.map((n, i) => i)
   .filter((i) => got.late_ms[i] > LATE_MS && got.edges_ms[i + 1] > got.now_ms && got.counts[i] >= Math.max(1, got.counts[i - 1] || 0, got.counts[i + 1] || 0))
   .sort((a, b) => got.late_ms[b] - got.late_ms[a]).slice(0, SPIKES_TOLD);

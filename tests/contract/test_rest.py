@@ -143,6 +143,21 @@ def test_a_past_time_means_now(api):
     assert send(api, due_at="2001-01-01T00:00:00Z")["due_ms"] >= before_ms
 
 
+def test_an_id_that_no_path_can_carry_is_in_the_query(api):
+    """Clients take `.` and `..` for steps: `/v1/schedules/..` is sent as `/v1/`."""
+    for name in (".", "..", "plain"):
+        first = send(api, id=name, delay="1h")
+        at = f"/v1/schedules/{{}}?id={name}"
+        assert api.get(at.format("")).json()["id"] == first["id"] == name
+        assert api.patch(at.format(""), json={"delay": "2h"}).json()["answer"] == "moved"
+        assert api.post(at.format(":deliver-now")).json()["answer"] == "moved"
+        assert api.delete(at.format("")).json()["answer"] == "cancelled"
+    made = api.post("/v1/schedules", json={"topic": "t", "value": "v", "id": "..", "delay": "1h"})
+    assert api.get(made.headers["location"]).json()["id"] == ".."
+    assert api.get("/v1/schedules/plain?id=..").status_code == 404, "the path goes first"
+    refused(api.get("/v1/schedules/"), 404, "expected an id")
+
+
 def test_answers_to_changes_are_true(api, pending):
     send(api, id="a", delay="1h")
     moved = api.patch("/v1/schedules/a", json={"due_ms": FAR_MS})

@@ -66,6 +66,18 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
     expect(page.locator("#payload .tree")).to_contain_text("n: 1")
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name):
+    with alone.scheduler() as s:
+        s.send_later("emails", "m", id=name, delay=7_200)
+    with opened(browser, alone) as page:
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("#state")).to_have_text("pending")
+        page.get_by_role("button", name="Cancel").click()
+        say_yes(page)
+        told(page, "Cancel: cancelled.")
+
+
 def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):
     """Around the spring night in Paris; an interval knows no daylight saving."""
     with alone.scheduler() as s:

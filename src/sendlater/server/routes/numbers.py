@@ -16,8 +16,7 @@ from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.prediction import spikes_late_ms
-from sendlater.server.routes.schedules import answer, server_state
-from sendlater.server.routes.topics import query_bytes
+from sendlater.server.routes.schedules import answer, query_bytes, server_state
 from sendlater.server.selections import to_filter
 from sendlater.server.timeline_view import round_edges
 from sendlater.store import timeline

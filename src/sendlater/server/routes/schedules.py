@@ -92,7 +92,7 @@ async def create(request: Request) -> Response:
 async def _create_one(at: ServerState, request: Request, body: bytes, attempt: Attempt) -> Response:
     given = wire.decode(wire.NewSchedule, body)
     schedule, only_if = _new(at, given, attempt), condition_of(request, given.only_if)
-    headers = {"Location": f"{ONE}{_quoted(schedule.id)}"}
+    headers = {"Location": _address(schedule.id)}
     if only_if is None:
         await at.written(schedule)
     else:
@@ -311,12 +311,23 @@ def changed_answer(at: ServerState, who: Identity, action: str, changed: Changed
 
 
 def id_in_path(request: Request, *, cut: str = "") -> bytes:
-    """The id in the path as bytes: it need not be text."""
+    """The id in the path as bytes: it need not be text. If there is none, the one in the query:
+    browsers and many clients take `.` and `..` for steps, and send another path."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = unquote_to_bytes(raw.partition(b"?")[0])
-    found = path.partition(ONE.encode())[2].removesuffix(cut.encode())
+    found = path.partition(ONE.encode())[2].removesuffix(cut.encode()) or query_bytes(request, "id")
     if not found:
         raise Problem(404, "expected an id after /v1/schedules/")
+    return found
+
+
+def query_bytes(request: Request, name: str) -> bytes:
+    """The last query parameter of this name as bytes: keys and ids need not be text."""
+    found = b""
+    for pair in request.scope["query_string"].replace(b"+", b" ").split(b"&"):
+        given, _, value = pair.partition(b"=")
+        if unquote_to_bytes(given) == name.encode():
+            found = unquote_to_bytes(value)
     return found
 
 
@@ -330,5 +341,6 @@ def if_match(request: Request) -> str:
     return version if len(version) == VERSION_CHARS else NO_VERSION
 
 
-def _quoted(schedule_id: bytes) -> str:
-    return quote_from_bytes(schedule_id, safe="")
+def _address(schedule_id: bytes) -> str:
+    quoted = quote_from_bytes(schedule_id, safe="")
+    return ONE + (f"?id={quoted}" if quoted in (".", "..") else quoted)

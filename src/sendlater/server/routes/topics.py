@@ -1,7 +1,6 @@
 """REST: the last and the new records of a topic; scheduling rejected and dead ones again."""
 
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -18,7 +17,7 @@ from sendlater.server import positions
 from sendlater.server.auth import Identity, Role, require
 from sendlater.server.openapi import documented
 from sendlater.server.problems import Problem
-from sendlater.server.routes.schedules import JSON, answer, server_state
+from sendlater.server.routes.schedules import JSON, answer, query_bytes, server_state
 from sendlater.server.state import ServerState
 from sendlater.server.topic_records import redrive, show_record
 
@@ -82,16 +81,6 @@ def _require_readable(at: ServerState, who: Identity, topic: str) -> None:
             f"topic {topic}: expected an inbox, a target that schedules have named, the rejected, "
             "dead or history topic, or one of http_topics; any other takes role admin",
         )
-
-
-def query_bytes(request: Request, name: str) -> bytes:
-    """The last query parameter of this name as bytes: keys and ids need not be text."""
-    found = b""
-    for pair in request.scope["query_string"].replace(b"+", b" ").split(b"&"):
-        given, _, value = pair.partition(b"=")
-        if unquote_to_bytes(given) == name.encode():
-            found = unquote_to_bytes(value)
-    return found
 
 
 @router.get(

@@ -3,10 +3,9 @@ import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, pu
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
-const path = given("b")
-  ? "/v1/schedules/" + Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("")
-  : "/v1/schedules/" + encodeURIComponent(id);
-const encoded = path.split("/").pop();
+const encoded = given("b") ? Array.from(bytesOf(given("b")), (n) => "%" + n.toString(16).padStart(2, "0")).join("") : encodeURIComponent(id);
+// Not in the path: no browser sends `.` and `..` there.
+const path = (verb = "") => `/v1/schedules/${verb}?id=${encoded}`;
 const [VERSIONS, DELIVERIES, CHANGES] = [20, 20, 500];
 const NEW_TIME = /^(\+?P?[\dT]|\+)/i;
 
@@ -160,7 +159,7 @@ function deed(label, words, work, { action = "", kind = "" } = {}) {
 }
 const DONE = new Set(["cancelled", "moved", "paused", "resumed", "ended", "triggered"]);
 function offerRecurring(plan) {
-  const act = (verb) => () => ask("POST", `${path}:${verb}`);
+  const act = (verb) => () => ask("POST", path(`:${verb}`));
   $("#actions").append(
     plan.paused
       ? deed("Resume", "It goes on with its first planned time from now on.", act("resume"))
@@ -174,13 +173,13 @@ function newTime(text) {
 }
 function offerActions(one) {
   if (one.plan) offerRecurring(one.plan);
-  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path), { action: "cancel", kind: "danger" });
+  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path()), { action: "cancel", kind: "danger" });
   if (one.plan?.paused) return void $("#actions").append(cancel);
   const to = el("input", { value: "+1h", size: 20, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
   $("#actions").append(
     cancel,
-    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path + ":deliver-now")),
-    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path, { due_at: to.value }), { action: "reschedule" }), to);
+    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path(":deliver-now"))),
+    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path(), { due_at: to.value }), { action: "reschedule" }), to);
 }
 
 async function show() {
@@ -189,7 +188,7 @@ async function show() {
   $("#one").textContent = visible(id);
   if (!id && !given("b")) { put($("#one"), "Which schedule?"); fact("expected", "an address that ends with ?id= and the schedule's id"); return; }
   let one = null;
-  try { one = await ask("GET", path); } catch (error) { fact("state", error.message); }
+  try { one = await ask("GET", path()); } catch (error) { fact("state", error.message); }
   if (one) {
     $("#one").textContent = visible(one.id);
     document.title = `${visible(one.id)} - sendlater`;

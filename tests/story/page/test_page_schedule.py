@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from servers import wait_until
 
 from sendlater import Context, Handlers, Topics
+from sendlater.dialects import names
 from sendlater.model import Record
 
 pytestmark = pytest.mark.story
@@ -39,6 +40,26 @@ def test_a_schedule_is_shown_whole(page, installation):
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_text() == value
+
+
+def test_what_hides_or_turns_others_around_is_seen_everywhere(browser, alone):
+    """In key, headers and payload as in ids; the lines of a text stay lines."""
+    text, turned = "a\u202eb\u200b\tc\r\nd\x07", "k\u202e "
+    with alone.scheduler() as s:
+        some = {"key": turned, "headers": [("x\u200b", turned.encode())]}
+        s.send_later("emails", text, id="hid", delay=7_200, **some)
+        s.send_later("emails", json.dumps({turned: text}, ensure_ascii=False), id="tree", delay=60)
+    with opened(browser, alone) as page:
+        page.goto("/?id_prefix=hid&columns=key,payload")
+        row = page.locator("#schedules tbody tr")
+        expect(row).to_contain_text("k\\u202e␣")
+        expect(row).to_contain_text("a\\u202eb\\u200b")
+        page.goto("/schedule?id=hid")
+        expect(page.locator("#facts")).to_contain_text("k\\u202e␣")
+        expect(page.locator("#headers")).to_contain_text("x\\u200bk\\u202e␣")
+        expect(page.locator("#payload pre")).to_have_text("a\\u202eb\\u200b\tc\nd\\u0007")
+        page.goto("/schedule?id=tree")
+        expect(page.locator("#payload .tree")).to_contain_text('k\\u202e␣: "a\\u202eb')
 
 
 def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
@@ -76,6 +97,30 @@ def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name
         page.get_by_role("button", name="Cancel").click()
         say_yes(page)
         told(page, "Cancel: cancelled.")
+        expect(page.locator("#state")).to_have_text("cancelled")
+        expect(page.locator("#facts")).to_contain_text(re.compile("ago.*bylocal$"))
+        expect(page.locator("#facts")).not_to_contain_text("neither pending")
+
+
+def test_what_has_expired_says_so_and_links_to_its_dead_letter(browser, alone):
+    """As a lane writes it."""
+    headers = [
+        (names.REJECTED, b"expired"),
+        (names.REJECTED_DETAIL, b"until noon"),
+        (names.REJECTED_ID, b"too old"),
+        (names.REJECTED_TARGET, b"emails"),
+    ]
+    with Topics(alone.redis_url, space=alone.settings.space) as topics:
+        topics.create("dead-letters", 1)
+        topics.produce(Record(topic="dead-letters", value=b"{}", headers=headers))
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=too+old")
+        expect(page.locator("#state")).to_have_text("expired")
+        expect(page.locator("#facts")).to_contain_text("until noon")
+        expect(page.locator("#life li")).to_have_count(1)
+        expect(page.locator("#life li")).to_contain_text("expired: until noon")
+        page.locator("#life").get_by_role("link").click()
+        expect(page.locator("#records tr[aria-current]")).to_contain_text("expired")
 
 
 def test_a_recurring_schedule_shows_its_plan_and_its_next_times(browser, alone):

@@ -73,6 +73,7 @@ def _page(request: Request, template: str, **values: Any) -> HTMLResponse:
         badge=at.settings.http_badge,
         signed_in=at.tokens.asked,
         topic=at.settings.dead_topic if path == "/dead" else at.settings.rejected_topic,
+        dead=at.settings.dead_topic,
         inboxes=" ".join(at.operations.inboxes),
         kafka=at.settings.on_kafka,
         recent=RECENT_COUNT_MAX * at.settings.shards,

@@ -38,7 +38,7 @@ ONE = "/v1/schedules/"
 NOW = ":deliver-now"
 NO_VERSION = "-" * VERSION_CHARS
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
-GONE = "unknown, delivered, cancelled or rejected"
+GONE = "unknown, delivered, cancelled, expired or rejected"
 LOOK_S = 1.0
 """Longest wait for intake before a list, which is then shown anyway."""
 router = APIRouter(tags=["schedules"])
@@ -247,7 +247,7 @@ async def deliver_now(request: Request, id: str) -> Response:  # noqa: ARG001
     ),
 )
 async def get(request: Request, id: str) -> Response:  # noqa: ARG001
-    """404 if it is unknown, delivered, cancelled or rejected. Its version is the ETag."""
+    """404 if it is unknown, delivered, cancelled, expired or rejected. Its version is the ETag."""
     who, at = require(request.scope, Role.READ), server_state(request)
     found = await at.waiting.run(at.operations.get, id_in_path(request))
     if found is None:

@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, put, query, say, span, state, time, undone, visible, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, put, query, say, span, state, time, undone, visible, visibleLines, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -21,7 +21,7 @@ const nth = (one) => (attemptOf(one) > 1 ? `, attempt ${attemptOf(one)}` : "");
 function tellRetry(one) {
   if (attemptOf(one) === 1) return;
   const of = headerOf(one, "retry-of"), first = of?.match(/^(.+)@\d+$/s)?.[1], [, topic, place] = of?.match(/^([^/]+)\/(\d+\/\d+)$/) ?? [];
-  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, first) : place ? toPlace({ topic, place }) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
+  const places = of ? [", first failed as ", first ? el("a", { href: "/schedule?" + query({ id: first }) }, visible(first)) : place ? toPlace({ topic, place }) : of, ", ", el("a", { href: "/records?" + query({ topic: one.topic, search: of }) }, "all attempts")] : [];
   fact("attempt", el("span", {}, count(attemptOf(one)), ...places));
 }
 
@@ -41,11 +41,13 @@ async function itsDeliveries() {
     return [each, found.items.findLast((record) => Number(record.due_ms) === each.due_ms)];
   }));
 }
-// Of what is gone: whether it was rejected.
-async function itsRejection() {
-  const told = await ask("GET", "/v1/records?limit=1&id=" + encoded).catch(() => ({ items: [] }));
-  return told.items[0];
+// Of what is gone: whether it was rejected, or has expired.
+async function itsRefusal() {
+  const of = (topic) => ask("GET", "/v1/records?" + query({ topic, limit: 1 }) + "&id=" + encoded).catch(() => ({ items: [] }));
+  const told = await Promise.all([body.topic, body.dead].map(of));
+  return told.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms)[0];
 }
+const refusal = (record) => (record.reason === "expired" ? "expired" : "rejected");
 async function itsChanges() {
   const audit = await ask("GET", `/v1/audit?limit=${CHANGES}`);
   // What was triggered is written down under the id of that occurrence.
@@ -56,7 +58,7 @@ async function itsChanges() {
 // --- life ---
 const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
-function stepsOf(one, changes, delivered, versions, rejected) {
+function stepsOf(one, changes, delivered, versions, refused) {
   // To enqueue an event also cancels its next attempt, which is seldom there.
   const oldest = versions.toReversed(), first = oldest.findIndex((each) => each.value !== null);
   const steps = oldest.map((each, n) => {
@@ -73,7 +75,7 @@ function stepsOf(one, changes, delivered, versions, rejected) {
     steps.push({ at: each.at_ms, what: "claimed", kind: "calm", more: [`late by ${span(each.late_ms)}${held}`] });
     steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms - each.held_ms)}${nth(record)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
   }
-  if (rejected) steps.push({ at: rejected.at_ms, what: "rejected", kind: "bad", more: [`${rejected.reason}: ${rejected.detail} `, toPlace(rejected)] });
+  if (refused) steps.push({ at: refused.at_ms, what: refusal(refused), kind: "bad", more: [`${refused.reason}: ${refused.detail} `, toPlace(refused)] });
   if (one?.held_since_ms !== undefined) steps.push({ at: one.held_since_ms, what: "held by a limit", kind: "", more: ["since it was due"] });
   else if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: (one.state === "pending" ? "will be due" : `${one.state}, due`) + nth(one), kind: "", more: [] });
   return steps.sort((a, b) => a.at - b.at);
@@ -88,7 +90,7 @@ function drawVersions(versions) {
   const text = (each) => each.value ?? "(bytes)";
   $("#versions").replaceChildren(...versions.map((each, n) => {
     const before = versions.slice(n + 1).find((other) => other.value !== null);
-    const what = each.value === null ? el("p", { class: "bad" }, "(cancelled)") : before && text(before) !== text(each) ? difference(text(before), text(each)) : el("pre", { tabindex: "0" }, text(each).slice(0, 2000));
+    const what = each.value === null ? el("p", { class: "bad" }, "(cancelled)") : before && text(before) !== text(each) ? difference(text(before), text(each)) : el("pre", { tabindex: "0" }, visibleLines(text(each).slice(0, 2000)));
     return el("li", {}, el("div", { class: "row head" }, time(each.at_ms), toPlace(each), before && each.value !== null && text(before) === text(each) ? el("span", { class: "soft" }, "the same payload as before") : null), what);
   }));
   $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : body.kafka === "true" ? "None among the last records of the inbox." : "None on the inbox. Without Kafka, what is scheduled through REST, the client or the shell goes straight to Redis, which keeps only the last version.";
@@ -115,15 +117,29 @@ async function showPlan(plan) {
 }
 
 async function showLife(one) {
-  const [changes, delivered, versions, rejected] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one), one ? null : itsRejection()]);
-  drawLife(stepsOf(one, changes, delivered, versions, rejected));
-  if (rejected && !delivered.length) showRejected(rejected);
+  const [changes, delivered, versions, refused] = await Promise.all([itsChanges(), itsDeliveries(), itsVersions(one), one ? null : itsRefusal()]);
+  const steps = stepsOf(one, changes, delivered, versions, refused);
+  drawLife(steps);
   drawVersions(versions);
-  if (!one && delivered.length) showDelivered(...delivered[0]);
+  if (!one) showEnd(delivered[0], refused, steps.findLast(({ what }) => what === "cancelled"));
 }
-function showRejected(record) {
+// What is gone is what became of it last.
+function showEnd(delivered, refused, cancelled) {
+  const ends = [];
+  if (delivered) ends.push([delivered[0].at_ms, () => showDelivered(...delivered)]);
+  if (refused) ends.push([refused.at_ms, () => showRefused(refused)]);
+  if (cancelled) ends.push([cancelled.at, () => showCancelled(cancelled)]);
+  ends.sort(([a], [b]) => b - a)[0]?.[1]();
+}
+function showCancelled({ at, more }) {
   $("#facts").replaceChildren();
-  $("#state").replaceChildren(state("rejected"));
+  $("#state").replaceChildren(state("cancelled"));
+  fact("cancelled", when(at));
+  if (typeof more[0] === "string" && more[0].startsWith("by ")) fact("by", more[0].slice(3));
+}
+function showRefused(record) {
+  $("#facts").replaceChildren();
+  $("#state").replaceChildren(state(refusal(record)));
   fact("reason", record.reason ?? ""); fact("detail", record.detail ?? ""); fact("place", toPlace(record));
   showPayload(record);
 }
@@ -196,9 +212,9 @@ async function show() {
     fact("due", one.plan?.paused ? "when it is resumed" : when(one.due_ms)); fact("topic", one.topic);
     if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));
     if (one.partition !== null) fact("partition", String(one.partition));
-    if (one.key != null) fact("key", one.key);
-    if (one.tags) fact("tags", one.tags.join(", "));
-    if (one.caller) fact("caller", one.caller);
+    if (one.key != null) fact("key", visible(one.key));
+    if (one.tags) fact("tags", one.tags.map(visible).join(", "));
+    if (one.caller) fact("caller", visible(one.caller));
     tellRetry(one);
     if (one.origin) fact("origin", toPlace(one.origin));
     fact("version", one.version);

@@ -1,5 +1,5 @@
 // A payload as a JSON tree, text or hex; and what differs between two of them.
-import { $, can, count, el } from "./shared.js";
+import { $, can, count, el, visible, visibleHeader, visibleLines } from "./shared.js";
 
 const [TEXT_MAX, HEX_MAX] = [65536, 16384];
 const DIFF_LINES_MAX = 400;
@@ -9,9 +9,9 @@ export const bytesOf = (packed) => Uint8Array.from(atob(packed), (one) => one.ch
 class Written { constructor(source) { this.source = source; } }
 const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
 function tree(value, name) {
-  const label = name === undefined ? "" : `${name}: `;
+  const label = name === undefined ? "" : `${visible(name)}: `;
   if (value instanceof Written) return el("li", {}, label + value.source);
-  if (value === null || typeof value !== "object") return el("li", {}, label + JSON.stringify(value));
+  if (value === null || typeof value !== "object") return el("li", {}, label + visible(JSON.stringify(value)));
   const entries = Object.entries(value);
   const shut = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
   return el("li", {}, el("details", { open: true }, el("summary", {}, label + shut), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
@@ -31,7 +31,7 @@ export function showPayload(one) {
   const bytes = one.value_base64 !== undefined ? bytesOf(one.value_base64) : new TextEncoder().encode(one.value ?? "");
   const forms = [["hex", () => el("pre", {}, hex(bytes))]];
   if (one.value != null) {
-    forms.unshift(["text", () => el("pre", {}, one.value.slice(0, TEXT_MAX))]);
+    forms.unshift(["text", () => el("pre", {}, visibleLines(one.value.slice(0, TEXT_MAX)))]);
     try {
       const parsed = JSON.parse(one.value, exact);
       forms.unshift(["JSON", () => el("ul", { class: "tree" }, tree(parsed))]);
@@ -47,8 +47,8 @@ export function showPayload(one) {
   $("#download").download = "payload";
   const headers = one.headers || [];
   $("#headers tbody").replaceChildren(...(headers.length ? headers.map((header) => {
-    const [name, value] = Array.isArray(header) ? header : [header.name, `base64:${header.value_base64}`];
-    return el("tr", {}, el("td", {}, name), el("td", {}, value === null ? "(null)" : value));
+    const [name, value] = visibleHeader(header);
+    return el("tr", {}, el("td", {}, name), el("td", {}, value));
   }) : [el("tr", {}, el("td", { colspan: 2, class: "soft" }, "none"))]));
 }
 
@@ -58,8 +58,8 @@ function linesOf(text) {
 }
 // The lines of both texts: what only the first has is deleted, what only the second has is inserted.
 export function difference(before, after) {
-  const [a, b] = [linesOf(before), linesOf(after)];
-  if (Math.max(a.length, b.length) > DIFF_LINES_MAX) return el("pre", {}, after.slice(0, TEXT_MAX));
+  const [a, b] = [linesOf(before), linesOf(after)].map((lines) => lines.map(visibleLines));
+  if (Math.max(a.length, b.length) > DIFF_LINES_MAX) return el("pre", {}, visibleLines(after.slice(0, TEXT_MAX)));
   const same = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1)
     for (let j = b.length - 1; j >= 0; j -= 1) same[i][j] = a[i] === b[j] ? same[i + 1][j + 1] + 1 : Math.max(same[i + 1][j], same[i][j + 1]);

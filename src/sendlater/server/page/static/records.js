@@ -1,5 +1,5 @@
 // The last records of the rejected, dead-letter or any other topic, and sending them again.
-import { $, ask, badge, body, can, chosenPlaces, confirmed, el, given, guard, needsChosen, onKey, query, remember, rowsOrNone, say, selectAll, time, visible } from "./shared.js";
+import { $, ask, badge, body, can, chosenPlaces, confirmed, el, given, guard, needsChosen, onKey, query, remember, rowsOrNone, say, selectAll, time, visible, visibleHeader, visibleLines } from "./shared.js";
 
 const [SHOWN, PREVIEW_CHARS] = [200, 120];
 
@@ -17,16 +17,16 @@ function reason(one) {
 // The beginning of its value; opened, everything it has.
 function whole(one) {
   const told = one.value ?? (one.value === null && !one.value_base64 ? "(none)" : can.payload ? "(bytes)" : "(hidden)");
-  const facts = [["key", one.key == null ? "none" : visible(one.key)], ...(one.headers ?? []).map((each) => (Array.isArray(each) ? each : [each.name, `base64:${each.value_base64}`]))];
-  return el("details", {}, el("summary", {}, el("code", {}, told.slice(0, PREVIEW_CHARS))),
-    el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value ?? "(null)")])), el("pre", { tabindex: "0" }, told));
+  const facts = [["key", one.key == null ? "none" : visible(one.key)], ...(one.headers ?? []).map(visibleHeader)];
+  return el("details", {}, el("summary", {}, el("code", {}, visibleLines(told.slice(0, PREVIEW_CHARS)))),
+    el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), el("pre", { tabindex: "0" }, visibleLines(told)));
 }
 async function show() {
   const got = await ask("GET", "/v1/records?" + query({ topic: topic(), search: form.elements.search.value, limit: SHOWN }));
   rowsOrNone("#records", got.items.map((one) => el("tr", { "aria-current": one.place === given("place") && "true" },
     el("td", {}, can.admin ? el("input", { type: "checkbox", value: one.place, "aria-label": `select ${one.place}` }) : ""),
     el("td", {}, one.place), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, reason(one)),
-    el("td", {}, one.detail || one.event_error || ""), el("td", {}, one.target || one.event_type || ""),
+    el("td", {}, visible(one.detail || one.event_error || "")), el("td", {}, visible(one.target || one.event_type || "")),
     el("td", { class: "whole" }, whole(one)))), "No records.");
   const there = $("#records tr[aria-current]");
   if (there) there.scrollIntoView({ block: "center" });

@@ -87,9 +87,13 @@ export const when = (ms) => el("span", { class: "when" }, el("span", { class: "a
 export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
 // Characters that hide, or that turn others around, are told by their number; spaces at the ends are seen.
 const HIDDEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
-export const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`).replace(/^ +| +$/g, (some) => "␣".repeat(some.length));
+const numbered = (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`;
+export const visible = (text) => text.replace(HIDDEN, numbered).replace(/^ +| +$/g, (some) => "␣".repeat(some.length));
+// In a text of several lines, what makes the lines stays, as do its spaces.
+export const visibleLines = (text) => text.replace(HIDDEN, (one, at) => (one === "\n" || one === "\t" || (one === "\r" && text[at + 1] === "\n") ? one : numbered(one)));
+export const visibleHeader = (header) => { const [name, value] = Array.isArray(header) ? header : [header.name, `base64:${header.value_base64}`]; return [visible(name), value === null ? "(null)" : visible(value)]; };
 export const badge = (text, kind = "") => el("span", { class: `badge ${kind}` }, text);
-const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", dead: "bad", overdue: "bad", held: "" };
+const KINDS = { pending: "calm", scheduled: "calm", claimed: "warn", delivering: "warn", delivered: "good", cancelled: "", rejected: "bad", expired: "bad", dead: "bad", overdue: "bad", held: "" };
 export const state = (name) => badge(name, KINDS[name] ?? "");
 // Of a plan nothing is rounded.
 function exactly(ms) {

@@ -1,5 +1,5 @@
 // The table of schedules: pages, columns, rows that are selected, and the keys.
-import { $, ask, can, count, el, given, inWords, LATE_MS, onKey, pageOf, put, query, remember, state, visible, when } from "./shared.js";
+import { $, ask, can, count, el, given, inWords, LATE_MS, onKey, pageOf, put, query, remember, state, visible, visibleLines, when } from "./shared.js";
 import { FIELDS, read, write } from "./search.js";
 
 const [ROWS, ASKS_MAX, PREVIEW_CHARS] = [50, 100, 120];
@@ -10,12 +10,12 @@ const COLUMNS = {
   due: ["due", (one) => one.plan?.paused ? "paused" : when(one.due_ms)],
   again: ["comes again", (one) => (one.plan ? inWords(one.plan) : "")],
   topic: ["topic", (one) => one.topic],
-  tags: ["tags", (one) => (one.tags ?? []).join(", ")],
-  caller: ["caller", (one) => one.caller || ""],
-  key: ["key", (one) => one.key ?? ""],
+  tags: ["tags", (one) => (one.tags ?? []).map(visible).join(", ")],
+  caller: ["caller", (one) => visible(one.caller || "")],
+  key: ["key", (one) => visible(one.key ?? "")],
   bytes: ["bytes", (one) => count(one.value_bytes)],
   origin: ["origin", (one) => (one.origin ? `${one.origin.topic}-${one.origin.place.replace("/", "@")}` : "")],
-  payload: ["payload", (one) => el("code", {}, (one.value ?? (one.value_base64 ? "(bytes)" : can.payload ? "" : "(hidden)")).slice(0, PREVIEW_CHARS))],
+  payload: ["payload", (one) => el("code", {}, visibleLines((one.value ?? (one.value_base64 ? "(bytes)" : can.payload ? "" : "(hidden)")).slice(0, PREVIEW_CHARS)))],
 };
 const FIRST = innerWidth < 640 ? ["due", "topic"] : ["state", "due", "topic", "caller", "bytes", "payload"];
 // By id, over all pages.

@@ -129,8 +129,10 @@ def _http(settings: Any, redis_url: str) -> Iterator[None]:
     from sendlater.server.process import HttpProcess
     from sendlater.service.supervision import WATCH_S, Loop, Worker
 
+    starting = iter((True,))  # the first serves before the service can deliver
+
     def start() -> HttpProcess:
-        process = HttpProcess(settings, redis_url=redis_url)
+        process = HttpProcess(settings, redis_url=redis_url, starting=next(starting, False))
         err.print(f"page and REST at {process.url}", highlight=False)
         return process
 

@@ -44,13 +44,14 @@ def address_of(settings: Settings) -> tuple[str, int]:
     return host, port
 
 
-def make_app(settings: Settings, *, redis_url: str) -> "Headers":
-    """The whole application; its threads run from startup to shutdown.
+def make_app(settings: Settings, *, redis_url: str, starting: bool = False) -> "Headers":
+    """The whole application; its threads run from startup to shutdown. `starting`: its service has
+    just been started.
 
     Raises BadSettings, Unavailable.
     """
     host, _ = address_of(settings)
-    server_state = ServerState(settings, redis_url=redis_url)
+    server_state = ServerState(settings, redis_url=redis_url, starting=starting)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -49,6 +49,7 @@ class Facts:
 
     store_answers: bool = True
     beat_age_ms: int | None = 0
+    starting: bool = False
     failed: list[str] = field(default_factory=list)
     overdue: int = 0
     delivered_per_s: float = 0.0
@@ -67,6 +68,8 @@ def why(facts: Facts) -> list[str]:
     []
     >>> why(Facts(beat_age_ms=40_000, overdue=2))
     ['No service is running (last sign of life 40 s ago): nothing is delivered.']
+    >>> why(Facts(beat_age_ms=None, starting=True))
+    ['The service is starting: nothing is delivered yet.']
     >>> why(Facts(beat_age_ms=500, overdue=120_000, delivered_per_s=60_000, drain_per_s=60_000))
     ['120,000 are overdue and delivered at 60,000 a second: the last in 2 s.']
     >>> why(Facts(beat_age_ms=500, limited={"sms": (50, 400), "mail": (9, 0)}))
@@ -75,7 +78,9 @@ def why(facts: Facts) -> list[str]:
     if not facts.store_answers:
         return ["Redis does not answer: nothing can be delivered or changed."]
     told = []
-    if facts.beat_age_ms is None:
+    if facts.starting:
+        told.append("The service is starting: nothing is delivered yet.")
+    elif facts.beat_age_ms is None:
         told.append("No service has run on this store yet: nothing is delivered.")
     elif facts.beat_age_ms > BEAT_MS_MAX:
         age_s = facts.beat_age_ms // 1_000
@@ -124,7 +129,9 @@ class Watch:
         dead_topic: str,
         clock: Clock,
         limits: Mapping[str, Limit] = NO_LIMITS,
+        starting: bool = False,
     ) -> None:
+        """`starting`: its service has just been started, and will be heard when it can deliver."""
         self._admin, self._lag, self._clock, self._limits = admin, lag, clock, limits
         self._dead = f"delivered:{dead_topic}"
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1_000 / SAMPLE_S))
@@ -134,6 +141,7 @@ class Watch:
         self.drain_per_s = DRAIN_DEFAULT_PER_S
         self.drain_measured = False
         self._lag_seen: dict[str, int] | None = {}
+        self._starts_ms = clock.now_ms() if starting else 0
 
     def start(self) -> None:
         """Start the thread."""
@@ -210,11 +218,13 @@ class Watch:
                 "error": str(error),
             }
         beat_ms = tally["beat-ms"]
+        starting = beat_ms < self._starts_ms
         workers = {n.removeprefix("worker:"): n for n in tally if n.startswith("worker:")}
         short = self.since(RATE_MS)
         delivered_per_s = _rate(*short, "delivered:") if short else 0.0
         facts = Facts(
             beat_age_ms=now_ms - beat_ms if beat_ms else None,
+            starting=starting,
             failed=sorted(name for name, key in workers.items() if not tally[key]),
             overdue=overdue,
             delivered_per_s=delivered_per_s,
@@ -243,6 +253,7 @@ class Watch:
             "drain_per_s": round(self.drain_per_s),
             "intake_lag": self._lag_seen,
             "redis": {"used_bytes": used, "max_bytes": limit},
+            "starting": starting,
             "service_heard_ms": now_ms - beat_ms if beat_ms else None,
             "workers": {name: bool(tally[key]) for name, key in sorted(workers.items())},
             "canary_late_ms": tally["canary-late-ms"] if tally["canary-at-ms"] else None,

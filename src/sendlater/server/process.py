@@ -66,8 +66,8 @@ def server(settings: Settings, app: ASGIApp) -> uvicorn.Server:
 class HttpProcess:
     """The child process."""
 
-    def __init__(self, settings: Settings, *, redis_url: str) -> None:
-        """Starts it and waits until it serves. Raises BadSettings, SendlaterError."""
+    def __init__(self, settings: Settings, *, redis_url: str, starting: bool = False) -> None:
+        """Starts it and waits until it serves; `starting`: before its service can deliver. Raises BadSettings, SendlaterError."""
         address_of(settings)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sendlater.server.process"],
@@ -77,7 +77,7 @@ class HttpProcess:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump((settings, redis_url), self._process.stdin)
+        pickle.dump((settings, redis_url, starting), self._process.stdin)
         self._process.stdin.flush()
         line = self._process.stdout.readline().decode().strip()
         if not line.startswith(READY):
@@ -112,11 +112,11 @@ class HttpProcess:
 
 def main() -> None:
     """The child process: reads the settings from standard input, and serves until it closes."""
-    settings, redis_url = pickle.load(sys.stdin.buffer)
+    settings, redis_url, starting = pickle.load(sys.stdin.buffer)
     configure(settings)
     sys.setswitchinterval(SWITCH_S)
     try:
-        app = make_app(settings, redis_url=redis_url)
+        app = make_app(settings, redis_url=redis_url, starting=starting)
         serving = server(settings, app)
         gc.freeze()  # permanent objects: the collector need not scan them each time
     except SendlaterError as error:

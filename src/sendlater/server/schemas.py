@@ -186,6 +186,7 @@ SCHEMAS: dict[str, Json] = {
             "delivered_per_s": {"type": "number"},
             "drain_per_s": {"type": "number"},
             "limits": LIMITS,
+            "starting": {"type": "boolean"},
             "why": {"type": "array", "items": TEXT},
         },
     },

@@ -25,8 +25,15 @@ from sendlater.store.idempotency import IdempotencyKeys
 class ServerState:
     """Connections, tokens, and the threads of writer and watch. Call `start` in the event loop."""
 
-    def __init__(self, settings: Settings, *, redis_url: str, clock: Clock | None = None) -> None:
-        """Raises Unavailable, or BadSettings if the tokens cannot be read."""
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        redis_url: str,
+        clock: Clock | None = None,
+        starting: bool = False,
+    ) -> None:
+        """`starting`: its service has just been started. Raises Unavailable, or BadSettings if the tokens cannot be read."""
         self.settings = settings
         self.clock = clock or SystemClock()
         self.tokens = Tokens(settings.http_tokens)
@@ -51,6 +58,7 @@ class ServerState:
             dead_topic=dead_topic,
             clock=self.clock,
             limits=settings.limits,
+            starting=starting,
         )
         self.listeners = 0
         """Open pages with live updates."""

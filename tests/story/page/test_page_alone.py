@@ -31,6 +31,8 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             assert not result.violations_count, result.generate_report()
             page.get_by_role("button", name="Send one due in 10 s").click()
             expect(page.locator("#first-told")).to_contain_text("due in")
+            expect(page.locator("#number-pending b")).to_have_text("1")
+            expect(page.locator("#first-nothing")).to_be_hidden()
             expect(page.locator("#first-told")).to_contain_text(
                 re.compile(r"Arrived on hello, [\d.]+ m?s after its due time"),
                 timeout=90_000,
@@ -46,13 +48,16 @@ def test_a_server_that_hangs_is_told_too(browser, redis_url):
     """No connection ends then: it only says nothing any more."""
     settings = Settings(redis=redis_url, space="hangs", http_addr="127.0.0.1:0")
     before = psutil.Process().children()
-    served = HttpProcess(settings, redis_url=redis_url)
+    served = HttpProcess(settings, redis_url=redis_url, starting=True)
     (process,) = (one for one in psutil.Process().children() if one not in before)
     page = browser.new_page()
     page.goto(served.url)
     live, lost = page.locator("#live"), page.get_by_role("alert")
     expect(live).to_have_text("Live")
     expect(page.locator("#number-pending b")).to_have_text("0")
+    expect(page.locator("#headline.warn")).to_have_text(
+        "The service is starting: nothing is delivered yet."
+    )
     process.send_signal(signal.SIGSTOP)
     try:
         expect(lost).to_contain_text("The connection is lost")

@@ -19,7 +19,7 @@ def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, ins
         for n in range(20):
             s.send_later("emails", f"m{n}", id=f"soon-{n}", delay=0.2)
     expect(page.get_by_role("heading", level=1)).to_have_text(
-        re.compile(r"On time(: p99| again: p99 was) .* over the last "),
+        re.compile(r"On time(: p99| again, .* p99 was) .* over the last "),
         timeout=BUSY_MS,
     )
     expect(page.locator("#numbers .card").first).to_have_id("number-late")
@@ -54,6 +54,34 @@ def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
         expect(page.locator("#chart .bar.overdue")).to_be_attached()
         expect(page.locator("#legend")).to_contain_text("1 overdue")
         expect(page.locator("#chart-table tbody tr").first).to_contain_text("overdue")
+        page.goto("/?zoom_from=2036-01-01T00:00:00Z&zoom_to=2036-01-02T00:00:00Z")
+        expect(page.locator("#chart rect.bar.overdue")).to_be_attached()
+
+
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [
+        ({"p99": None, "window_s": 8}, "Ready: what was due before is not known yet"),
+        ({"p99": None, "window_s": 75}, "Ready: nothing has been due in the last minute"),
+        ({"p99": 35, "window_s": 8}, "On time: p99 35 ms over the last 8 s"),
+        (
+            {"p99": 294_000, "window_s": 540},
+            "On time again, nothing is overdue; p99 was 4.9 min over the last 9 min",
+        ),
+    ],
+)
+def test_the_first_line_says_no_more_than_is_known(alone, browser, late, told):
+    """A process that has just started has counted nothing yet."""
+
+    def answer(route):
+        stats = {**route.fetch().json(), "overdue": 0, "service_heard_ms": 9, "late_hour_ms": late}
+        route.fulfill(json=stats)
+
+    with opened(browser, alone) as page:
+        page.route("**/v1/events", lambda _: None)
+        page.route("**/v1/stats", answer)
+        page.goto("/")
+        expect(page.get_by_role("heading", level=1)).to_have_text(told)
 
 
 WEIGHT_BYTES_MAX = 250_000

@@ -12,7 +12,7 @@ export function makeChart(place, { onView, onSelect }) {
   const tip = el("div", { class: "tip", "aria-hidden": "true", hidden: true });
   const root = svg("svg", { "aria-hidden": "true" });
   place.append(root, tip);
-  let got = null, view = [0, 1], options = {}, hover = null, brush = null, top = 0, width = 0, height = 0;
+  let got = null, view = [0, 1], options = {}, hover = null, brush = null, top = 0, before = 0, width = 0, height = 0;
 
   const x = (ms) => LEFT + ((ms - view[0]) / (view[1] - view[0])) * (width - LEFT - RIGHT);
   const back = (px) => view[0] + ((px - LEFT) / (width - LEFT - RIGHT)) * (view[1] - view[0]);
@@ -29,7 +29,8 @@ export function makeChart(place, { onView, onSelect }) {
     root.setAttribute("width", width);
     root.setAttribute("height", height);
     const seen = got.counts.map((n, i) => n + got.held[i]).filter((_, i) => got.edges_ms[i + 1] > view[0] && got.edges_ms[i] < view[1]);
-    const scale = valueTicks(Math.max(1, ...seen, got.before), options.log);
+    before = overdueBefore(got, view[0]);
+    const scale = valueTicks(Math.max(1, ...seen, before), options.log);
     top = scale.top;
     root.replaceChildren(clip(), stripes(), ...lines(scale.ticks), ...bars(), ...told(), ...overdue(), ...drain(), ...axis(), ...nowLine(), ...late(), ...selection(), ...pointed());
   }
@@ -74,7 +75,7 @@ export function makeChart(place, { onView, onSelect }) {
   function overdue() {
     const path = overdueCounts(got).reduce((all, some, i) => (some ? all + bar(i, 0, some) : all), "");
     const made = path ? [svg("path", { class: "bar overdue", "clip-path": "url(#inside)", d: path })] : [];
-    if (got.before) made.push(svg("rect", { class: "bar overdue", x: LEFT, y: y(got.before), width: 8, height: floor() - y(got.before) }), svg("text", { class: "overdue", x: LEFT + 12, y: Math.max(TOP - 4, y(got.before) + 12) }, `${short(got.before)} overdue`));
+    if (before) made.push(svg("rect", { class: "bar overdue", x: LEFT, y: y(before), width: 8, height: floor() - y(before) }), svg("text", { class: "overdue", x: LEFT + 12, y: Math.max(TOP - 4, y(before) + 12) }, `${short(before)} overdue`));
     return made;
   }
   function drain() {
@@ -200,4 +201,10 @@ export function overdueCounts(got) {
     left -= red;
     return red;
   });
+}
+// How many are overdue before the view begins: also in bars that time has moved out of it, and if it begins after now.
+export function overdueBefore(got, from) {
+  if (got.edges_ms.at(-1) < got.now_ms) return got.before;
+  const seen = overdueCounts(got).reduce((all, some, i) => (got.edges_ms[i + 1] > from ? all + some : all), 0);
+  return Math.max(got.before, got.overdue - seen);
 }

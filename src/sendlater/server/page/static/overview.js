@@ -12,14 +12,18 @@ let trendAsked = 0, tableAsked = Date.now(), firstStart = null;
 // --- the sentence ---
 function sentence(s) {
   const late = s.late_hour_ms ?? {};
+  if (s.starting) return ["warn", s.why[0]];
   if (s.error || s.service_heard_ms == null || s.service_heard_ms > HEARD_MS_MAX) return ["bad", s.why[0] ?? "Nothing is known."];
   if (s.overdue && s.delivered_per_s >= 1) return ["bad", `Late: ${count(s.overdue)} overdue, draining at ${count(s.delivered_per_s)}/s, done in ${span((s.overdue / s.delivered_per_s) * 1000)}`];
   if (s.overdue) return ["bad", `Late: ${count(s.overdue)} overdue, the oldest by ${span(s.oldest_overdue_ms)}, and nothing is delivered`];
+  if (late.p99 == null && !(late.window_s >= KNOWS_S)) return ["good", "Ready: what was due before is not known yet"];
   if (late.p99 == null) return ["good", `Ready: nothing has been due in ${hour(late.window_s)}`];
-  if (late.p99 > LATE_MS) return ["warn", `On time again: p99 was ${span(late.p99)} over ${hour(late.window_s)}`];
+  if (late.p99 > LATE_MS) return ["warn", `On time again, nothing is overdue; p99 was ${span(late.p99)} over ${hour(late.window_s)}`];
   return ["good", `On time: p99 ${span(late.p99)} over ${hour(late.window_s)}`];
 }
-const hour = (s) => (s >= 3500 ? "the last hour" : s >= 90 ? `the last ${Math.round(s / 60)} min` : "the last minute");
+// A process of the server that has just started has counted nothing yet.
+const KNOWS_S = 60;
+const hour = (s) => (s >= 3500 ? "the last hour" : s >= 90 ? `the last ${Math.round(s / 60)} min` : s >= KNOWS_S ? "the last minute" : `the last ${Math.max(1, s)} s`);
 
 // --- four numbers ---
 function number(name, value, more, bad = false) {
@@ -31,7 +35,7 @@ function number(name, value, more, bad = false) {
 }
 function showNumbers(s) {
   const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
-  number("late", span(late.p99), late.p50 == null ? "nothing delivered yet" : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
+  number("late", span(late.p99), late.p50 == null ? (s.delivered ? "not known yet" : "nothing delivered yet") : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
   number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
   number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), Object.entries({ "1m": "1 min", "1h": "1 h", "1d": "1 d" }).map(([name, told]) => `${short(s.due[name] ?? 0)} in ${told}`.replaceAll(" ", "\u00a0")).join(", "));
   number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);
@@ -58,19 +62,19 @@ function showHealth(s) {
   vital("redis", "Redis", s.error ? "no answer" : `${count(s.redis.used_bytes / 1048576)} MiB`, Boolean(s.error));
   vital("broker", "Broker", s.intake_lag === null ? "no answer" : "answers", s.intake_lag === null);
   vital("lag", "Intake lag", count(lag));
-  vital("queries", "Queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : "none", !heard || !all.every(Boolean));
+  vital("queries", "Queries", heard ? `${all.filter(Boolean).length} of ${all.length}` : s.starting ? "starting" : "none", !s.starting && (!heard || !all.every(Boolean)));
   vital("rejected", "Rejected", count(s.rejected), s.rejected > 0);
   vital("dead", "Dead", count(s.dead), s.dead > 0);
   if (s.limits && Object.keys(s.limits).length) vital("limits", "Held by limits", count(s.limited));
   if (s.canary_late_ms != null) vital("canary", "Last canary", span(s.canary_late_ms));
   const more = s.why.filter((one) => one !== $("#headline-text").textContent && !isPlanned(one));
-  const told = [...s.why.map((one) => [one]), ...LEFT.filter(([name]) => s[name]).map(([name, path, what]) => [`${count(s[name])} ${what} `, el("a", { href: path }, "Look at them")])];
+  const told = [...s.why.map((one) => [one]), ...LEFT.filter(([name]) => s[name]).map(([name, path, what]) => [`${count(s[name])} ${what(s[name] === 1)} `, el("a", { href: path }, "Look at them")])];
   tellWhy(told, more.join("\n"));
 }
 // What waits for a limit waits because somebody wants it to.
 const isPlanned = (text) => text.includes(" wait for the limit of ");
 // What was refused or failed stays until somebody looks: it is told, but does not open the row.
-const LEFT = [["rejected", "/rejected", "records were rejected since the store was made; the reason is in their headers."], ["dead", "/dead", "messages are dead: their handler failed, or they expired."]];
+const LEFT = [["rejected", "/rejected", (one) => `${one ? "record was" : "records were"} rejected since the store was made; the reason is in ${one ? "its" : "their"} headers.`], ["dead", "/dead", (one) => (one ? "message is dead; what failed, or that it expired, is in its headers." : "messages are dead; what failed, or that they expired, is in their headers.")]];
 function tellWhy(told, opening) {
   const place = $("#why"), text = told.map(([first]) => first).join("\n");
   if (place.dataset.told !== text) place.replaceChildren(...told.map((parts) => el("li", { class: isPlanned(parts[0]) ? "planned" : null }, ...parts)));

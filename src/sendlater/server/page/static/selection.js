@@ -20,13 +20,13 @@ function words() {
   return n === null ? `All that match ${write(filtered())}` : `${count(n)} in the selected span`;
 }
 
-function deed(id, label, verb, path, more, what, kind = "") {
+function deed(id, label, title, path, more, what, kind = "") {
   const work = guard(async () => {
     const stood = document.activeElement?.closest("#schedules tbody tr");
     const chosen = { ...wanted(), ...more() };
     const dry = await ask("POST", path, { ...chosen, dry_run: true });
     const n = `${count(dry.matched)} ${dry.matched === 1 ? "schedule" : "schedules"}`;
-    if (!(await confirmed(`${verb} ${n}?`, [what(n), `Chosen: ${selected.size ? words() : write(filtered())}. It goes into the audit trail.`], { danger: kind === "danger" }))) return;
+    if (!(await confirmed(`${title(n)}?`, [what(n), `Chosen: ${selected.size ? words() : write(filtered())}. It goes into the audit trail.`], { danger: kind === "danger" }))) return;
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); toRow(); } : null;
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`, { undo: back });
@@ -63,10 +63,10 @@ if (can.admin) {
     ? `${n} will be due ${how().slice(1)} earlier. What is due sooner than that is delivered at once, and cannot be undone; the rest can.`
     : `${n} will be due ${how()} later. This can be undone.`;
   $("#actions").append(
-    deed("cancel", "Cancel all", "Cancel", "/v1/schedules:cancel", () => ({}), (n) => `${n} will not be delivered. This can be undone.`, "danger"),
-    deed("now", "Deliver all now", "Deliver", "/v1/schedules:deliver-now", () => ({}), (n) => `${n} will be delivered at once. This cannot be undone.`),
-    deed("shift", "Shift all by", "Shift", "/v1/schedules:reschedule", shift, moved),
-    deed("spread", "Spread all over", "Spread", "/v1/schedules:reschedule", () => ({ spread: how() }), (n) => `${n} will be due evenly over ${how()}, from the first one's due time on. This can be undone.`),
+    deed("cancel", "Cancel all", (n) => `Cancel ${n}`, "/v1/schedules:cancel", () => ({}), (n) => `${n} will not be delivered. This can be undone.`, "danger"),
+    deed("now", "Deliver all now", (n) => `Deliver ${n} now`, "/v1/schedules:deliver-now", () => ({}), (n) => `${n} will be delivered at once. This cannot be undone.`),
+    deed("shift", "Shift all by", (n) => `Shift ${n} by ${how()}`, "/v1/schedules:reschedule", shift, moved),
+    deed("spread", "Spread all over", (n) => `Spread ${n} over ${how()}`, "/v1/schedules:reschedule", () => ({ spread: how() }), (n) => `${n} will be due evenly over ${how()}, from the first one's due time on. This can be undone.`),
     by, el("button", { type: "button", class: "plain", id: "drop", onclick: guard(async () => { if (selected.size) drop(); else await look(Object.fromEntries(SELECTS.map((name) => [name, ""]))); }) }, "Drop selection"));
   onKey("c", () => { if (!$("#bulk").hidden) $("#all-cancel").click(); });
   onKey("Escape", drop);

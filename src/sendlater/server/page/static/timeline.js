@@ -1,6 +1,6 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
 import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
-import { makeChart, overdueCounts } from "./chart.js";
+import { makeChart, overdueBefore, overdueCounts } from "./chart.js";
 import { topTopics } from "./topics.js";
 
 const RANGES = new Map([...$("#ranges").children].map((button) => [button.textContent, Number(button.dataset.ms)]));
@@ -105,7 +105,8 @@ function tellSpike() {
 function asTable() {
   const rows = [], red = overdueCounts(got);
   const before = (n, from, at) => el("tr", { class: "bad" }, el("td", {}, from), el("td", { class: "time" }, time(at)), el("td", {}, count(n)), el("td", {}, "overdue"), el("td", {}), el("td", {}));
-  if (got.before) rows.push(before(got.before, "before", got.edges_ms[0]));
+  const early = overdueBefore(got, got.edges_ms[0]);
+  if (early) rows.push(before(early, "before", got.edges_ms[0]));
   got.counts.forEach((n, i) => {
     if (!n && !got.held[i]) return;
     const [from, to] = [got.edges_ms[i], got.edges_ms[i + 1]];

@@ -143,3 +143,20 @@ def test_the_head_of_the_table_stays_in_sight(page):
     head = page.get_by_role("columnheader", name="due")
     expect(head).to_be_in_viewport()
     assert head.bounding_box()["y"] < rows.last.bounding_box()["y"]
+
+
+@pytest.mark.parametrize("address", ["/", "/?topic=nothing"])
+def test_the_table_is_lines_on_a_narrow_screen(page, address):
+    """Nothing of it is cut; what its head can do stays."""
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto(address)
+    cells = page.locator("#schedules tbody tr").first.locator("td")
+    expect(cells).to_have_count(1 if "nothing" in address else 4)
+    wide = "place => place.scrollWidth - place.clientWidth"
+    assert page.locator("#rows").evaluate(wide) == 0
+    tops = [
+        one["y"] for one in cells.evaluate_all("all => all.map(a => a.getBoundingClientRect())")
+    ]
+    assert tops == sorted(set(tops)), "each cell is a line of its own"
+    page.locator("#sort").click()
+    expect(page).to_have_url(re.compile("order=last"))

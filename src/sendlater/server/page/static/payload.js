@@ -5,16 +5,26 @@ const [TEXT_MAX, HEX_MAX] = [65536, 16384];
 const DIFF_LINES_MAX = 400;
 export const bytesOf = (packed) => Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
 
-// Numbers are shown as written: JavaScript would change 1.0, 1e400 and numbers above 2^53.
-class Written { constructor(source) { this.source = source; } }
-const exact = (_, value, context) => (typeof value === "number" && context?.source ? new Written(context.source) : value);
+// As it is written: objects of JavaScript keep only the last of equal names, and it changes 1.0, 1e400 and numbers above
+// 2^53. A string, number or word is its text; an array or object has entries. Throws for what is no JSON.
+const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,:[\]{}"]+|[[\]{}]/g;
+function written(text) {
+  JSON.parse(text);
+  const tokens = text.match(TOKEN).values(), next = () => tokens.next().value;
+  const take = (open) => {
+    if (open !== "{" && open !== "[") return open;
+    const [entries, shut] = [[], open === "{" ? "}" : "]"];
+    for (let one = next(); one !== shut; one = next()) entries.push(open === "{" ? [JSON.parse(one), take(next())] : [String(entries.length), take(one)]);
+    return { open, shut, entries };
+  };
+  return take(next());
+}
+const plain = (token) => (token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token);
 function tree(value, name) {
   const label = name === undefined ? "" : `${visible(name)}: `;
-  if (value instanceof Written) return el("li", {}, label + value.source);
-  if (value === null || typeof value !== "object") return el("li", {}, label + visible(JSON.stringify(value)));
-  const entries = Object.entries(value);
-  const shut = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  return el("li", {}, el("details", { open: true }, el("summary", {}, label + shut), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
+  if (typeof value === "string") return el("li", {}, label + visible(plain(value)));
+  const { open, shut, entries } = value;
+  return el("li", {}, el("details", { open: true }, el("summary", {}, `${label}${open}${entries.length}${shut}`), el("ul", {}, ...entries.map(([key, one]) => tree(one, key)))));
 }
 function hex(bytes) {
   const lines = [];
@@ -33,7 +43,7 @@ export function showPayload(one) {
   if (one.value != null) {
     forms.unshift(["text", () => el("pre", {}, visibleLines(one.value.slice(0, TEXT_MAX)))]);
     try {
-      const parsed = JSON.parse(one.value, exact);
+      const parsed = written(one.value);
       forms.unshift(["JSON", () => el("ul", { class: "tree" }, tree(parsed))]);
     } catch { /* it is text */ }
   }
@@ -53,8 +63,13 @@ export function showPayload(one) {
 }
 
 // --- what differs ---
+function printed(value, pad = "", before = "") {
+  if (typeof value === "string") return [pad + before + plain(value)];
+  const named = ([name, one]) => printed(one, `${pad}  `, value.open === "{" ? `${JSON.stringify(name)}: ` : "");
+  return [pad + before + value.open, ...value.entries.flatMap(named), pad + value.shut];
+}
 function linesOf(text) {
-  try { return JSON.stringify(JSON.parse(text, (_, value, context) => (typeof value === "number" && context?.source ? JSON.rawJSON(context.source) : value)), null, 2).split("\n"); } catch { return text.split("\n"); }
+  try { return printed(written(text)); } catch { return text.split("\n"); }
 }
 // The lines of both texts: what only the first has is deleted, what only the second has is inserted.
 export function difference(before, after) {

@@ -2,7 +2,7 @@
 import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
 import { filter, look, mark, selected, showPage, toRow } from "./table.js";
 import { write } from "./search.js";
-import { countSelected, drawTimeline } from "./timeline.js";
+import { countSpan, drawTimeline, readAddress } from "./timeline.js";
 
 const IDS_MAX = 1000;
 const SELECTS = ["id_prefix", "topic", "tag", "caller", "due_from", "due_to"];
@@ -13,11 +13,24 @@ function wanted() {
   return selected.size ? { ids: [...selected.keys()] } : filtered();
 }
 const filtered = () => Object.fromEntries(Object.entries(filter()).filter(([name]) => SELECTS.includes(name)));
+// Of a span alone it is known how many are due in it; of other filters, when one asks for a change.
+let inSpan = { of: "", n: null };
+const spanOf = ({ due_from, due_to, ...more }) => (!selected.size && due_from && due_to && !Object.keys(more).length ? `${due_from} ${due_to}` : "");
 function words() {
   if (selected.size) return `${count(selected.size)} selected`;
-  const { due_from, due_to, ...more } = filtered();
-  const n = Object.keys(more).length ? null : countSelected();
-  return n === null ? `All that match ${write(filtered())}` : `${count(n)} in the selected span`;
+  return inSpan.n === null || inSpan.of !== spanOf(filtered()) ? `All that match ${write(filtered())}` : `${count(inSpan.n)} in the selected span`;
+}
+async function countAnew() {
+  const { due_from, due_to } = filtered(), of = spanOf(filtered());
+  if (!of) return;
+  const n = await countSpan(due_from, due_to).catch(() => null);
+  inSpan = { of, n };
+  tellNumber();
+}
+function tellNumber() {
+  put($("#bulk-what"), words());
+  const none = inSpan.n === 0 && inSpan.of === spanOf(filtered());
+  for (const button of document.querySelectorAll("#actions [id^=all-]")) button.disabled = none;
 }
 
 function deed(id, label, title, path, more, what, kind = "") {
@@ -44,14 +57,19 @@ export function tellSelection() {
   $("#bulk").hidden = !on;
   document.body.classList.toggle("selecting", on);
   if (!on) return;
-  put($("#bulk-what"), words());
-  const none = !selected.size && countSelected() === 0 && Object.keys(filtered()).every((name) => name.startsWith("due"));
-  for (const button of document.querySelectorAll("#actions [id^=all-]")) button.disabled = none;
+  tellNumber();
+  countAnew();
 }
-export function drop() {
-  selected.clear();
-  mark();
-}
+// First the rows that were selected by hand, then what is selected by the filter: by escape only the span, as that
+// key is also the way out of the field.
+const drop = (names) => guard(async () => {
+  if (selected.size) { selected.clear(); mark(); return; }
+  if (!names.some((name) => name in filtered())) return;
+  const looking = look(Object.fromEntries(names.map((name) => [name, ""])));
+  readAddress();
+  await Promise.all([looking, drawTimeline()]);
+});
+onKey("Escape", drop(["due_from", "due_to"]));
 
 if (can.admin) {
   const how = () => by.value.trim();
@@ -67,7 +85,6 @@ if (can.admin) {
     deed("now", "Deliver all now", (n) => `Deliver ${n} now`, "/v1/schedules:deliver-now", () => ({}), (n) => `${n} will be delivered at once. This cannot be undone.`),
     deed("shift", "Shift all by", (n) => `Shift ${n} by ${how()}`, "/v1/schedules:reschedule", shift, moved),
     deed("spread", "Spread all over", (n) => `Spread ${n} over ${how()}`, "/v1/schedules:reschedule", () => ({ spread: how() }), (n) => `${n} will be due evenly over ${how()}, from the first one's due time on. This can be undone.`),
-    by, el("button", { type: "button", class: "plain", id: "drop", onclick: guard(async () => { if (selected.size) drop(); else await look(Object.fromEntries(SELECTS.map((name) => [name, ""]))); }) }, "Drop selection"));
+    by, el("button", { type: "button", class: "plain", id: "drop", onclick: drop(SELECTS) }, "Drop selection"));
   onKey("c", () => { if (!$("#bulk").hidden) $("#all-cancel").click(); });
-  onKey("Escape", drop);
 }

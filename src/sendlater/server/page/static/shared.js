@@ -246,7 +246,8 @@ export const onKey = (key, work) => { keys[key] = work; };
 const typing = (place) => place.matches("input:not([type=checkbox]), select, textarea, [contenteditable]");
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event.target) || $("dialog[open]")) return;
-  if (!keys[event.key]) return;
+  // A menu that is open takes escape.
+  if (!keys[event.key] || (event.key === "Escape" && $("details.menu[open]"))) return;
   event.preventDefault();
   keys[event.key]();
 });

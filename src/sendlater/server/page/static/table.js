@@ -82,9 +82,9 @@ function showHead() {
 }
 function row(one) {
   const box = el("input", { type: "checkbox", tabindex: "-1", "aria-label": `select ${one.id}`, disabled: Boolean(one.id_base64), title: one.id_base64 && "An id that is not text can be changed on its own page." });
-  const made = el("tr", { tabindex: "-1", "data-id": one.id }, can.admin ? el("td", { class: "box" }, box) : null,
-    el("td", { class: "id" }, el("a", { href: pageOf(one), tabindex: "-1" }, visible(one.id))),
-    ...columns().map((name) => el("td", { class: `col-${name}` }, COLUMNS[name][1](one))));
+  const made = el("tr", { tabindex: "-1", "data-id": one.id }, can.admin ? el("td", { class: "box", "data-head": "select" }, box) : null,
+    el("td", { class: "id", "data-head": "id" }, el("a", { href: pageOf(one), tabindex: "-1" }, visible(one.id))),
+    ...columns().map((name) => el("td", { class: `col-${name}`, "data-head": COLUMNS[name][0] }, COLUMNS[name][1](one))));
   box.addEventListener("change", () => { choose(one, box.checked); mark(); });
   return made;
 }

@@ -119,10 +119,9 @@ function asTable() {
   if (!$("#chart-table").contains(document.activeElement)) $("#chart-table tbody").replaceChildren(...rows);
 }
 
-// How many are due in the selected span; null if it does not begin and end with bars in view.
-export function countSelected() {
-  const [first, last] = (selected ?? []).map((at) => got?.edges_ms.indexOf(at) ?? -1);
-  return first >= 0 && last > first ? sum(got.counts.slice(first, last)) : null;
+// How many are due in a span, whether or not it is in view.
+export async function countSpan(due_from, due_to) {
+  return sum((await ask("GET", "/v1/histogram?" + query({ buckets: 1, due_from, due_to }))).counts);
 }
 
 function select(from, to) {

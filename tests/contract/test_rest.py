@@ -158,6 +158,25 @@ def test_an_id_that_no_path_can_carry_is_in_the_query(api):
     refused(api.get("/v1/schedules/"), 404, "expected an id")
 
 
+def test_the_audit_trail_tells_of_one_schedule_what_changed_it(api):
+    """Alone, or with many others: selected by a filter, or as one of more ids than it lists."""
+    for n in range(8):
+        send(api, id=f"many-{n}", delay="1h")
+    send(api, id="apart", delay="1h")
+
+    def told(name):
+        return [one["action"] for one in api.get(f"/v1/audit?id={name}").json()["items"]]
+
+    api.patch("/v1/schedules/many-7", json={"delay": "2h"})
+    api.post("/v1/schedules:reschedule", json={"id_prefix": "many-", "shift": "1h"})
+    named = {"ids": [f"many-{n}" for n in range(8)] + ["apart-not"]}
+    api.post("/v1/schedules:cancel", json={**named, "dry_run": True})
+    api.post("/v1/schedules:cancel", json=named)
+    assert told("many-7") == ["cancel", "shift", "reschedule"]
+    assert told("many-0") == ["cancel", "shift"]
+    assert told("many-") == told("apart") == told("apart-not") == []
+
+
 def test_answers_to_changes_are_true(api, pending):
     send(api, id="a", delay="1h")
     moved = api.patch("/v1/schedules/a", json={"due_ms": FAR_MS})

@@ -11,7 +11,7 @@ import structlog
 from ulid import ULID
 
 from sendlater.clock import Clock
-from sendlater.errors import BadRequest, Unavailable
+from sendlater.errors import Unavailable
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX
 from sendlater.model import PAUSED_MS, Schedule, State
 from sendlater.operations.schedules import Changed, Operations
@@ -182,6 +182,7 @@ class Bulk:
             pairs = zip(undos, answers, strict=True)
             made = [undo for undo, answer in pairs if answer is Answer.CANCELLED]
             self._keep(entry, made, instead=True)
+        self._note(entry, chunk, answers, Answer.CANCELLED)
         return Counter(answer.value for answer in answers)
 
     def _move(
@@ -193,7 +194,16 @@ class Bulk:
             [Move(one.id, due_ms, one.version, at_once=not copied) for one, due_ms in moves],
             copied=copied,
         )
+        self._note(entry, [one for one, _ in moves], [answer for answer, _ in got], Answer.MOVED)
         return Counter(answer.value for answer, _ in got)
+
+    def _note(
+        self, entry: Entry, chunk: list[Schedule], answers: Sequence[Answer], changed: Answer
+    ) -> None:
+        """Note which schedules were changed, so that the life of each can tell."""
+        pairs = zip(chunk, answers, strict=True)
+        if ids := [one.id for one, answer in pairs if answer is changed and self._undo_ms]:
+            self._audit.note(entry.id, ids, for_s=self._undo_ms // 1_000)
 
     def note_one(self, who: str, action: str, changed: Changed) -> None:
         """Add the change of one schedule to the audit trail."""
@@ -303,9 +313,9 @@ class Bulk:
         stands = self._operations.admin.get_many([undo.id for undo in given])
         return list(zip(given, stands, strict=True))
 
-    def trail(self, *, first: int, count: int) -> Iterator[dict[str, Any]]:
-        """Entries of the audit trail, latest first."""
-        for entry, can_undo in self._audit.trail(first=first, count=count):
+    def trail(self, *, first: int, count: int, of: bytes | None = None) -> Iterator[dict[str, Any]]:
+        """Entries of the audit trail, latest first; of these, only what changed one schedule."""
+        for entry, can_undo in self._audit.trail(first=first, count=count, of=of):
             yield {
                 "id": entry.id,
                 "at_ms": entry.at_ms,
@@ -333,18 +343,3 @@ def _result(
         "dry_run": dry_run,
         "audit_id": audit_id,
     }
-
-
-def plan_move(given: Any, *, now_ms: int) -> Plan:
-    """The plan of a BulkMove. Raises BadRequest, BadTime."""
-    from sendlater.server.json_shapes import When, delay_ms, span_ms
-
-    forms = (given.shift, given.spread, given.due_at, given.due_ms, given.delay)
-    if sum(one is not None for one in forms) != 1:
-        raise BadRequest("expected exactly one of shift, spread, due_at, due_ms and delay")
-    if given.shift is not None:
-        return Plan("shift", by_ms=span_ms(given.shift))
-    if given.spread is not None:
-        return Plan("spread", by_ms=delay_ms(given.spread))
-    when = When(due_at=given.due_at, due_ms=given.due_ms, delay=given.delay)
-    return Plan("move", to_ms=when.resolve(now_ms=now_ms))

@@ -67,7 +67,8 @@ class HttpProcess:
     """The child process."""
 
     def __init__(self, settings: Settings, *, redis_url: str, starting: bool = False) -> None:
-        """Starts it and waits until it serves; `starting`: before its service can deliver. Raises BadSettings, SendlaterError."""
+        """Starts it and waits until it serves; `starting`: its service has just been started.
+        Raises BadSettings, SendlaterError."""
         address_of(settings)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sendlater.server.process"],

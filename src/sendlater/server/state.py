@@ -33,7 +33,8 @@ class ServerState:
         clock: Clock | None = None,
         starting: bool = False,
     ) -> None:
-        """`starting`: its service has just been started. Raises Unavailable, or BadSettings if the tokens cannot be read."""
+        """`starting`: its service has just been started. Raises Unavailable, or BadSettings if the
+        tokens cannot be read."""
         self.settings = settings
         self.clock = clock or SystemClock()
         self.tokens = Tokens(settings.http_tokens)

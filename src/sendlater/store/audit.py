@@ -1,6 +1,7 @@
 """The audit trail: who changed what, and how to undo it.
 
 <space>:audit        list of JSON, latest first, the last AUDIT_COUNT_MAX
+<space>:changed:<id> set of the ids that a change of many has changed; expires as the next one
 <space>:undo:<id>    list of msgpack chunks; expires when undoing is no longer possible
 """
 
@@ -65,8 +66,25 @@ class AuditTrail:
             pipe.lrem(key, 1, before)
             pipe.execute()
 
-    def trail(self, *, first: int, count: int) -> list[tuple[Entry, bool]]:
-        """Entries, latest first, and whether each can be undone now."""
+    def note(self, entry_id: str, ids: list[bytes], *, for_s: int) -> None:
+        """Store which schedules a change of many has changed."""
+        key = f"{self._space}:changed:{entry_id}"
+        with answering():
+            pipe = self._client.pipeline(transaction=True)
+            pipe.sadd(key, *ids)
+            pipe.expire(key, for_s)
+            pipe.execute()
+
+    def _concerns(self, entry: Entry, schedule_id: bytes) -> bool:
+        """Whether an entry is about a schedule, or one occurrence of it that was triggered."""
+        text, its = schedule_id.decode(errors="replace"), entry.what.get("id")
+        if its is not None:
+            return bool(its == text or (entry.action == "trigger" and its.startswith(f"{text}@")))
+        return bool(self._client.sismember(f"{self._space}:changed:{entry.id}", schedule_id))
+
+    def trail(self, *, first: int, count: int, of: bytes | None = None) -> list[tuple[Entry, bool]]:
+        """Entries, latest first, and whether each can be undone now; of these, only what changed
+        one schedule."""
         with answering():
             packed = self._client.lrange(f"{self._space}:audit", first, first + count - 1)
             entries = [Entry(**msgspec.json.decode(one)) for one in packed]
@@ -74,6 +92,7 @@ class AuditTrail:
             return [
                 (e, bool(e.undo_until_ms and self._client.exists(self._undo(e.id))))
                 for e in entries
+                if of is None or self._concerns(e, of)
             ]
 
     def keep(self, entry_id: str, undos: list[Undo], *, for_s: int, instead: bool = False) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.story
 
 
 def test_a_schedule_is_shown_whole(page, installation):
-    value = '{"a": [1, {"b": null}], "big": 9007199254740993, "text": "<i>"}'
+    value = '{"a": [1, {"b": null}], "big": 9007199254740993, "text": "<i>", "a": [], "a": 1.0}'
     with installation.scheduler() as s:
         s.send_later("emails", value, id="whole", delay=7_200, key="k", headers=[("h", b"<b>")])
     page.goto("/schedule?id=whole")
@@ -31,6 +31,8 @@ def test_a_schedule_is_shown_whole(page, installation):
     tree = page.locator("#payload .tree")
     expect(tree).to_contain_text("b: null")
     expect(tree).to_contain_text("big: 9007199254740993")
+    expect(tree).to_contain_text("{5}a: [2]0: 11: {1}b: nullbig")
+    expect(tree).to_contain_text('text: "<i>"a: [0]a: 1.0')
     page.get_by_role("button", name="text", exact=True).click()
     expect(page.locator("#payload pre")).to_have_text(value)
     page.get_by_role("button", name="hex").click()
@@ -100,6 +102,21 @@ def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name
         expect(page.locator("#state")).to_have_text("cancelled")
         expect(page.locator("#facts")).to_contain_text(re.compile("ago.*bylocal$"))
         expect(page.locator("#facts")).not_to_contain_text("neither pending")
+
+
+def test_the_life_tells_of_a_change_of_many(browser, alone):
+    with alone.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"group-{n}", delay=7_200)
+    with opened(browser, alone) as page:
+        page.request.post("/v1/schedules:reschedule", data={"id_prefix": "group-", "shift": "1h"})
+        page.request.post("/v1/schedules:cancel", data={"id_prefix": "group-"})
+        page.goto("/schedule?id=group-1")
+        expect(page.locator("#state")).to_have_text("cancelled")
+        life = page.locator("#life li")
+        expect(life).to_have_count(2)
+        expect(life.nth(0)).to_contain_text("movedby local, with 2 more")
+        expect(life.nth(1)).to_contain_text("cancelledby local, with 2 more")
 
 
 def test_what_has_expired_says_so_and_links_to_its_dead_letter(browser, alone):

@@ -7,12 +7,13 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from sendlater.errors import BadRequest
 from sendlater.server import json_shapes as wire
 from sendlater.server.auth import Role, require
-from sendlater.server.bulk_changes import Plan, plan_move
+from sendlater.server.bulk_changes import Plan
 from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import IDEMPOTENCY_KEY, documented
-from sendlater.server.routes.schedules import JSON, answer, server_state
+from sendlater.server.routes.schedules import JSON, answer, query_bytes, server_state
 from sendlater.server.selections import BulkCancel, BulkMove
 from sendlater.store import Filter
 
@@ -90,7 +91,20 @@ async def bulk_deliver_now(request: Request) -> Response:
 )
 async def bulk_move(request: Request) -> Response:
     """Shifts all by a span, spreads them evenly over a span, or moves all to one time."""
-    return await _bulk(request, BulkMove, lambda given, now_ms: plan_move(given, now_ms=now_ms))
+    return await _bulk(request, BulkMove, lambda given, now_ms: _plan_move(given, now_ms))
+
+
+def _plan_move(given: BulkMove, now_ms: int) -> Plan:
+    """Raises BadRequest, BadTime."""
+    forms = (given.shift, given.spread, given.due_at, given.due_ms, given.delay)
+    if sum(one is not None for one in forms) != 1:
+        raise BadRequest("expected exactly one of shift, spread, due_at, due_ms and delay")
+    if given.shift is not None:
+        return Plan("shift", by_ms=wire.span_ms(given.shift))
+    if given.spread is not None:
+        return Plan("spread", by_ms=wire.delay_ms(given.spread))
+    when = wire.When(due_at=given.due_at, due_ms=given.due_ms, delay=given.delay)
+    return Plan("move", to_ms=when.resolve(now_ms=now_ms))
 
 
 @router.get(
@@ -100,12 +114,16 @@ async def bulk_move(request: Request) -> Response:
 )
 def audit(
     request: Request,
+    id: str | None = Query(
+        None, description="Of these, only what changed this schedule; also with many others."
+    ),
     limit: int = Query(50, ge=1, le=500),
     skip: int = Query(0, ge=0, le=100_000),
 ) -> Response:
     """Changes made through REST or the page."""
     require(request.scope, Role.READ)
-    return answer({"items": list(server_state(request).bulk.trail(first=skip, count=limit))})
+    of = None if id is None else query_bytes(request, "id")
+    return answer({"items": list(server_state(request).bulk.trail(first=skip, count=limit, of=of))})
 
 
 @router.post(

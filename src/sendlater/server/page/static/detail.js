@@ -49,14 +49,11 @@ async function itsRefusal() {
 }
 const refusal = (record) => (record.reason === "expired" ? "expired" : "rejected");
 async function itsChanges() {
-  const audit = await ask("GET", `/v1/audit?limit=${CHANGES}`);
-  // What was triggered is written down under the id of that occurrence.
-  const its = ({ action, what }) => what.id === id || (action === "trigger" && what.id?.startsWith(`${id}@`));
-  return audit.items.filter(its);
+  return (await ask("GET", `/v1/audit?limit=${CHANGES}&id=${encoded}`)).items;
 }
 
 // --- life ---
-const VERBS = { reschedule: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
+const VERBS = { reschedule: "moved", shift: "moved", spread: "moved", move: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
 function stepsOf(one, changes, delivered, versions, refused) {
   // To enqueue an event also cancels its next attempt, which is seldom there.
@@ -68,7 +65,7 @@ function stepsOf(one, changes, delivered, versions, refused) {
   if (one?.origin && !versions.some((each) => each.place === one.origin.place)) steps.push({ at: one.origin.timestamp_ms, what: "scheduled", kind: "calm", more: ["on ", toPlace(one.origin)] });
   for (const entry of changes) {
     const what = VERBS[entry.action] ?? entry.action;
-    steps.push({ at: entry.at_ms, what, kind: KINDS[what] ?? "calm", more: [`by ${entry.who}`] });
+    steps.push({ at: entry.at_ms, what, kind: KINDS[what] ?? "calm", more: [`by ${entry.who}` + (entry.count > 1 ? `, with ${count(entry.count - 1)} more` : "")] });
   }
   for (const [each, record] of delivered) {
     const held = each.held_ms ? `, after ${span(each.held_ms)} held by a limit` : "";

@@ -49,3 +49,16 @@ def test_a_full_redis_refuses_in_words_and_gives_out_what_it_has(pending):
     pending.client.config_set("maxmemory", 0)
     put(pending, 100)
     assert pending.counts()["pending"] == 101 - len(first) - len(second)
+
+
+def test_a_service_starts_on_a_full_redis(pending):
+    pending.require_layout()
+    for number in range(100):
+        put(pending, number)
+    pending.client.config_set("maxmemory", 1)
+
+    pending.require_layout()
+    owner = pending.fence()
+    run = pending.open_lane(0, owner=owner)
+    given = claim(pending, Batch(0, run, 1), owner=owner)
+    assert pending.settle(Batch(0, run, 1)) == len(given) > 0

@@ -36,9 +36,10 @@ def require_layout(clients: Clients, *, space: str, shards: int) -> None:
         places = _places(clients, key)
         stands = clients[0].hget(state, "shards")
         _require_places(places, space=space, laid_out=stands is not None)
-        if stands is None or not all(places):
+        several = len(clients) > 1
+        if stands is None or (several and not all(places)):
             # The places first: a first server that knows its shards knows its place too.
-            for number, client in enumerate(clients if len(clients) > 1 else ()):
+            for number, client in enumerate(clients if several else ()):
                 client.set(key, f"{number}/{len(clients)}", nx=True)
             _require_places(_places(clients, key), space=space, laid_out=False)
             clients[0].hsetnx(state, "shards", shards)

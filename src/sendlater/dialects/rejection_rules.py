@@ -60,8 +60,9 @@ def reason_of(settings: "Settings") -> str:
         f"target IN ('.', '..') OR NOT {sql.matches('target', names.TOPIC)} "
         "OR (target_partition IS NOT NULL AND partition_number IS NULL)": Reason.BAD_TARGET,
         # It is larger by the headers that mark it.
-        f"{bytes_count} > {settings.max_payload_bytes} AND NOT {_IS_COPY} "
-        f"AND NOT {_is_copied(settings)}": Reason.TOO_LARGE,
+        f"{bytes_count} > {settings.max_payload_bytes} AND NOT {_is_copy(settings)}": (
+            Reason.TOO_LARGE
+        ),
     }
     told = " ".join(
         f"WHEN {rule} THEN {sql.text(reason) if reason else 'NULL'}"
@@ -71,8 +72,6 @@ def reason_of(settings: "Settings") -> str:
 
 
 _IS_CHANGE = f"dialect = 'headers' AND array_contains(names, {sql.text(names.CHANGE)})"
-_IS_COPY = f"(copy_of IS NOT NULL OR ({_IS_CHANGE}))"
-"""Whether a record is a copy of a schedule that was accepted before."""
 
 
 def _bad_expiry(settings: "Settings") -> str:
@@ -81,8 +80,7 @@ def _bad_expiry(settings: "Settings") -> str:
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
         f"OR expires_ms > {DUE_MS_MAX} "
-        f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_IS_COPY} "
-        f"AND NOT {_is_copied(settings)})"
+        f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_is_copy(settings)})"
     )
 
 
@@ -120,14 +118,17 @@ def _past(settings: "Settings") -> str:
     """Due before the second it was written in: etf1's times are whole seconds."""
     second_ms = "timestamp_ms - pmod(timestamp_ms, 1000)"
     limit_ms = f"{second_ms} - {settings.past_grace_s * 1_000}L"
-    return f"due_ms < {limit_ms} AND NOT {_is_copied(settings)} AND NOT {_IS_COPY}"
+    return f"due_ms < {limit_ms} AND NOT {_is_copy(settings)}"
 
 
-def _is_copied(settings: "Settings") -> str:
-    """Whether a record of a journal was on another inbox: it was checked when it was copied."""
-    journals = tuple(sorted({inbox.copy_to for inbox in settings.inboxes if inbox.copy_to}))
-    copied = f"array_contains(names, {sql.text(names.COPIED)})"
-    return f"(topic IN {sql.texts(journals)} AND {copied})" if journals else "false"
+def _is_copy(settings: "Settings") -> str:
+    """Whether a record is a copy of one that was accepted before: a change by a client, or on a
+    journal what was on another inbox."""
+    kinds = ["copy_of IS NOT NULL", _IS_CHANGE]
+    if journals := sorted({inbox.copy_to for inbox in settings.inboxes if inbox.copy_to}):
+        copied = f"array_contains(names, {sql.text(names.COPIED)})"
+        kinds.append(f"topic IN {sql.texts(tuple(journals))} AND {copied}")
+    return "(" + " OR ".join(f"({kind})" for kind in kinds) + ")"
 
 
 def _bad_time() -> str:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from typing import Any
 
 from playwright.sync_api import (
@@ -123,6 +124,18 @@ def opened(
     context.close()
     assert not elsewhere
     assert not faults
+
+
+def script(page: Page, name: str) -> str:
+    """The address at which one of the page's scripts is by itself, for tests that import it."""
+    file = resources.files("sendlater.server.page") / "static" / f"{name}.js"
+    page.route(
+        f"**/{name}.js*",
+        lambda route: route.fulfill(body=file.read_bytes(), content_type="text/javascript"),
+    )
+    shared = page.locator("link[href$='/shared.js']").get_attribute("href")
+    assert shared is not None
+    return shared.replace("shared.js", f"{name}.js")
 
 
 def chart_ready(page: Page) -> None:

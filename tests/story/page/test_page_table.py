@@ -4,7 +4,7 @@ import re
 
 import pytest
 from page_hands import search, told
-from pages import COUNT, chart_ready
+from pages import COUNT, chart_ready, script
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.story
@@ -123,12 +123,11 @@ def test_escape_brings_back_what_the_field_stands_for(page):
 def test_a_filter_is_written_as_it_was_read(page, text, address):
     """The field fills the address, and the address the field."""
     read, written = page.evaluate(
-        """async text => {
-            const script = document.querySelector('link[href$="/search.js"]').href;
+        """async ([script, text]) => {
             const { read, write } = await import(script);
             return [read(text), write(read(text))];
         }""",
-        text,
+        [script(page, "search"), text],
     )
     assert address is None or read == address
     assert written == text

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from page_hands import address_of, chart_says, drag, settings, span_drawn_ms, topics_drawn
-from pages import HOUR_MS, chart_ready, opened
+from pages import HOUR_MS, chart_ready, opened, script
 from playwright.sync_api import expect
 from servers import wait_until
 
@@ -82,8 +82,7 @@ def _at(schedule_id, due_ms):
     return Schedule(id=schedule_id, due_ms=due_ms, record=Record(topic="t", value=b"v"))
 
 
-TOPICS = """async ([apart, answers]) => {
-    const script = document.querySelector('link[href$="/topics.js"]').href;
+TOPICS = """async ([script, apart, answers]) => {
     const { topTopics } = await import(`${script}?${apart}`);
     return answers.map(([sums, held]) => {
         const topics = Object.fromEntries(Object.entries(sums).map(([name, n]) => [name, [n]]));
@@ -103,14 +102,16 @@ def test_a_topic_keeps_its_colour_and_its_place_in_the_legend(alone, browser):
         return {"most": 90_000, **near, **rare, **more}
 
     with opened(browser, alone) as page:
-        first = page.evaluate(TOPICS, ["one", [[answer(), False] for _ in range(60)]])
+        topics = script(page, "topics")
+        sixty = [[answer(), False] for _ in range(60)]
+        first = page.evaluate(TOPICS, [topics, "one", sixty])
         own = {name: colour for name, colour in first[0].items() if not name.endswith("others")}
         assert (len(own), len(set(own.values()))) == (7, 7)
         for told in first:
             assert own.items() <= told.items()
         page.reload()
         late = [[answer(risen=9_000), n < 20] for n in range(40)]
-        again = page.evaluate(TOPICS, ["two", [[answer(), False], *late]])
+        again = page.evaluate(TOPICS, [topics, "two", [[answer(), False], *late]])
         for told in again[:21]:
             assert own.items() <= told.items(), "also after a reload, and under the pointer"
         assert "risen" in again[-1]

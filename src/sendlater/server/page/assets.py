@@ -1,4 +1,4 @@
-"""Scripts and styles of the page.
+"""Scripts and styles of the page; the scripts of each page as one file, and one that all share.
 
 Their address contains a digest of all of them, so browsers cache them permanently and load them
 again after an upgrade. They are compressed once, when the process starts.
@@ -13,9 +13,11 @@ from importlib import resources
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from sendlater.server.page.bundle import bundles
 from sendlater.server.problems import Problem
 
 VERSION_CHARS = 16
+SHARED = "shared"
 KEPT_S = 365 * 86_400
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
@@ -35,7 +37,14 @@ class Asset:
 def contents() -> dict[str, bytes]:
     """Every file by its name."""
     ours = (resources.files(__package__) / "static").iterdir()
-    return {file.name: file.read_bytes() for file in ours if not file.name.startswith(".")}
+    files = {file.name: file.read_bytes() for file in ours if not file.name.startswith(".")}
+    scripts = {
+        name.removesuffix(".js"): files.pop(name).decode()
+        for name in [*files]
+        if name.endswith(".js")
+    }
+    whole = bundles(scripts, apart=SHARED)
+    return files | {f"{name}.js": text.encode() for name, text in whole.items()}
 
 
 @cache

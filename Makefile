@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
-# Contract tests wait more than they work: two processes take a file of them each.
+# Tests with servers wait more than they work: two processes take a file of them each.
 TWO_FILES := -n 2 --dist loadfile
 # A real server on a busy machine can be slower than a test waits: CI runs the files that failed once
 # more, as Kafka's own build does. Both runs are in its output. Chaos gets no second try.
@@ -48,14 +48,14 @@ contract: setup ## The same tests for every store, dialect and client
 	$(PYTEST) $(TWO_FILES) tests/contract $(ONCE_MORE)
 
 story: setup ## Real servers, one promise each
-	$(PYTEST) tests/story $(ONCE_MORE)
+	$(PYTEST) $(TWO_FILES) tests/story $(ONCE_MORE)
 
 chaos: setup ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
 	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)
 
 servers: setup ## The tests that lean on Redis, on Redis 7 and on Valkey
 	set -e; for server in $(REDIS_SERVERS); do \
-		echo "On $$server:"; export TEST_REDIS_SERVER=$$server; $(PYTEST) $(ON_EACH_REDIS) $(ONCE_MORE); \
+		echo "On $$server:"; export TEST_REDIS_SERVER=$$server; $(PYTEST) $(TWO_FILES) $(ON_EACH_REDIS) $(ONCE_MORE); \
 	done
 
 wheel: setup ## Build the wheel, and use it with the oldest versions it allows and beside the newest neighbours

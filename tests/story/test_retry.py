@@ -32,7 +32,9 @@ PAUSES_MS = (1_000, 2_000, 3_000)
 RECORDS = int(os.environ.get("RECORDS", "400"))
 """Over all languages together."""
 TIMEOUT_S = 120 + RECORDS / 20
-SEED = int(os.environ.get("RETRY_SEED", random.randrange(1_000_000)))
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(random.random()))
+"""Tests have the same names in all processes of a run."""
+SEED = int(os.environ.get("RETRY_SEED", random.Random(RUN).randrange(1_000_000)))
 LANGUAGES = ("node", "java", "go", "python")
 
 

@@ -29,6 +29,23 @@ def test_numbers_live_until_paused(page, installation):
     expect(shown).to_have_text(pending())
 
 
+def test_rows_stay_when_somebody_goes_to_them_while_they_are_asked_for(page):
+    """The table asks again by itself; its answer comes when a row has the focus."""
+    rows = page.locator("#schedules tbody tr")
+    expect(rows.first).to_be_visible()
+    held = []
+    page.mouse.move(0, 0)
+    page.route("**/v1/schedules?*", lambda route: held.append(route))
+    wait_until(lambda: page.evaluate("1") and held, "it asks")
+    page.keyboard.press("ArrowDown")
+    focused = page.locator("#schedules tbody tr:focus")
+    place = focused.get_attribute("data-id")
+    with page.expect_response("**/v1/schedules?*"):
+        held[0].continue_()
+    expect(page.locator("#schedules")).not_to_have_attribute("aria-busy", "true")
+    expect(focused).to_have_attribute("data-id", place)
+
+
 def test_times_and_theme_are_as_one_likes(browser, installation):
     with opened(browser, installation, timezone_id="Asia/Tokyo") as page:
         cell = page.locator("#schedules tbody time").first

@@ -1,7 +1,7 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
 import { $, ask, count, el, given, guard, LATE_MS, onBack, onStats, put, short, span } from "./shared.js";
 import { askFirst, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
-import { callersSeen, fillField, isCostly, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
+import { callersSeen, fillField, isCostly, isUsed, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
 import { drawSpark } from "./spark.js";
@@ -96,11 +96,11 @@ function showStats(s) {
   if (!performance.getEntriesByName("numbers-shown").length) performance.mark("numbers-shown");
   // The first page follows the time, unless one is at work in it, or asking for it costs much.
   if (Date.now() - tableAsked < TABLE_MS || given("cursor")) return;
-  const used = $("#rows").matches(":hover, :focus-within") || $("dialog[open]");
+  const used = isUsed();
   tellStill(used ? "they stand still while you are at them" : isCostly() ? "few match, so they are not looked for again by themselves" : "");
   if (used || isCostly()) return;
   tableAsked = Date.now();
-  guard(showPage)();
+  guard(() => showPage({ byItself: true }))();
 }
 
 // --- the parts know each other here ---

@@ -44,12 +44,14 @@ async function* gather() {
     yield items;
   }
 }
-export async function showPage() {
+// Whether somebody is at work in it: then its rows stay.
+export const isUsed = () => $("#rows").matches(":hover, :focus-within") || $("dialog[open]") !== null;
+export async function showPage({ byItself = false } = {}) {
   const mine = ++showing, kept = rowNow();
   $("#schedules").setAttribute("aria-busy", "true");
   try {
     for await (const items of gather()) {
-      if (mine !== showing) return;
+      if (mine !== showing || (byItself && isUsed())) return;
       shown = items;
       showRows({ kept });
     }

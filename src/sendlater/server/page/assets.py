@@ -18,6 +18,7 @@ from sendlater.server.problems import Problem
 
 VERSION_CHARS = 16
 SHARED = "shared"
+"""The script of all pages; the others are put together, one for each page."""
 KEPT_S = 365 * 86_400
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
-# Tests of the store and of the page wait more than they work: two processes take a file of them each.
-# Stories with services of their own need both cores.
+# Contract tests wait more than they work: two processes take a file of them each. Stories need both
+# cores at times: only CI, which runs what failed once more by itself, takes two files of them at once.
 TWO_FILES := -n 2 --dist loadfile
 # A real server on a busy machine can be slower than a test waits: CI runs the files that failed once
 # more, as Kafka's own build does. Both runs are in its output. Chaos gets no second try.
@@ -49,8 +49,8 @@ contract: setup ## The same tests for every store, dialect and client
 	$(PYTEST) $(TWO_FILES) tests/contract $(ONCE_MORE)
 
 story: setup ## Real servers, one promise each
-	$(PYTEST) $(TWO_FILES) tests/story/page $(ONCE_MORE)
-	$(PYTEST) tests/story --ignore tests/story/page $(ONCE_MORE)
+	$(PYTEST) $(if $(CI),$(TWO_FILES)) tests/story/page $(ONCE_MORE)
+	$(PYTEST) $(if $(CI),$(TWO_FILES)) tests/story --ignore tests/story/page $(ONCE_MORE)
 
 chaos: setup ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
 	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)

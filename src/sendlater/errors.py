@@ -15,6 +15,7 @@ SendlaterError
 │   └── MissingTool        Java, a jar or a server binary is not installed
 └── Stopped                the service stopped intentionally
     ├── Fenced             a newer service has taken over this space
+    ├── NotLookedUp        a task cannot tell what an earlier attempt has delivered
     └── StoreWentBack      Redis lost its last writes; intake must start again from its state
 
 A record that cannot be scheduled raises nothing: it goes to the rejected topic with a `Reason`.
@@ -89,6 +90,11 @@ class Stopped(SendlaterError):
 
 class Fenced(Stopped):
     """A newer service owns this space; this one must not change it any more."""
+
+
+class NotLookedUp(Stopped):
+    """A task that is tried again cannot tell what its earlier attempt has delivered: its lane ends,
+    and the service looks that up."""
 
 
 class StoreWentBack(Stopped):

@@ -1,4 +1,4 @@
-"""Spark tries a task again, as a cluster does: what its first try had claimed is delivered too."""
+"""Spark tries a task again: what its first try had claimed is delivered too, once."""
 
 import time
 
@@ -11,12 +11,10 @@ from servers import ServiceProcess, wait_until
 pytestmark = pytest.mark.chaos
 
 COUNT, KILLS = 3_000, 4
-WINDOW_MS = 2_000
-"""Rows of one batch at most; each kill may double those of one."""
 
 
 @pytest.mark.timeout(600)
-def test_a_worker_that_is_killed_costs_nothing_but_doubles_of_its_batch(
+def test_a_worker_that_is_killed_costs_and_doubles_nothing(
     kafka, redis_url, space, topic_name, tmp_path
 ):
     inbox, target = topic_name("in"), topic_name("out")
@@ -38,13 +36,12 @@ def test_a_worker_that_is_killed_costs_nothing_but_doubles_of_its_batch(
         for n in range(COUNT):
             ledger.send(first_ms + 5 * n)
         ledger.flush()
-        in_flight = 0
         for kill in range(1, KILLS + 1):
             wanted = kill * COUNT // (KILLS + 1)
             wait_until(
                 lambda n=wanted: len(reader.messages) >= n, f"{wanted} arrived", timeout_s=90
             )
-            in_flight += claimed(client, space)
+            wait_until(lambda: claimed(client, space), "a batch is open")
             workers = wait_until(lambda: lane_workers(service), "tasks are at work")
             for worker in workers:
                 worker.kill()
@@ -52,7 +49,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_doubles_of_its_batch(
         assert service.stop() == 0
 
     assert not ledger.early(reader)
-    assert sum(ledger.doubled(reader).values()) <= 2 * (in_flight + KILLS * WINDOW_MS // 5)
+    assert not ledger.doubled(reader)
     assert "query failed" not in service.said()
 
 

@@ -24,7 +24,8 @@ from sendlater.model import Headers, Reason, Target
 LAND_MS_MAX = 30.0
 """How long a record usually takes to its topic."""
 LATE_SHARE, LATE_MS_MAX = 0.05, 400.0
-"""Some take longer; shorter than the pause before a failed lane begins again."""
+"""Some take longer; shorter than the pause before a failed lane begins again, or a second attempt
+looks up what has arrived."""
 FLUSH_POLL_MS = 5.0
 READ_MS_MAX = 40.0
 """How long it takes a reader to notice what has arrived."""
@@ -321,6 +322,35 @@ class PartitionReader:
         return read if read.ends else None
 
 
+class TopicReader:
+    """As brokers.partition_reader.KafkaPartitions, when a task looks up what has arrived."""
+
+    def __init__(self, broker: Broker, topics: Iterable[str]) -> None:
+        self.broker, self._topics = broker, sorted(topics)
+
+    def places(self) -> None:
+        """It connects."""
+        self.broker.require_answer()
+
+    def since(self, _from_ms: int) -> dict[Place, tuple[int, int]]:
+        """All that is there now."""
+        self.broker.require_answer()
+        logs = {topic: self.broker.log(topic) for topic in self._topics}
+        return {(t, n): (0, len(log)) for t, all in logs.items() for n, log in enumerate(all)}
+
+    def read_through(self, bounds: Mapping[Place, tuple[int, int]]) -> Iterator[Read]:
+        """Each partition's records."""
+        for (topic, number), (first, end) in bounds.items():
+            self.broker.require_answer()
+            there = [one for one in self.broker.log(topic)[number][first:end] if one is not None]
+            read = Read(keys=[one.key for one in there], values=[one.value for one in there])
+            read.topics, read.headers = [topic] * len(there), [one.headers for one in there]
+            yield read
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 def marked(ends: Mapping[Place, int]) -> pa.RecordBatch:
     """Markers as they come out of decoding."""
     rows: dict[str, list[Any]] = {name: [None] * len(ends) for name in DECODED.names}
@@ -415,11 +445,19 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
         (names.ID, row["id"]),
         (names.DUE, b"%d" % row["due_ms"]),
     ]
+    added = list(ours)
+    if row["dialect"] == "headers":
+        added = [
+            (names.SCHEDULER_TIMESTAMP, b"%d" % (row["origin_timestamp_ms"] // 1_000)),
+            (names.SCHEDULER_KEY, row["id"]),
+            (names.SCHEDULER_TOPIC, row["origin_topic"].encode()),
+            *ours,
+        ]
     in_journal = row["origin_topic"] in settings.journals
     rejected = row["dialect"] == "rejected"
     if in_journal and not rejected:
-        ours.append((names.ORIGIN, origin))
-    sent = headers + ours
+        added.append((names.ORIGIN, origin))
+    sent = headers + added
     records = [(row["topic"], 0, row["key"], row["value"], sent)]
     if in_journal and not rejected:
         records.append((row["origin_topic"], row["origin_partition"], row["id"], None, sent))
@@ -428,5 +466,6 @@ def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...
         key = headers[-1][1] if refused else row["key"]
         if key is not None:
             place = (row["origin_topic"], row["origin_partition"])
-            records.append((*place, key, None, [*ours, (names.ORIGIN, origin)]))
+            came_with = headers[: -6 if refused else -4]
+            records.append((*place, key, None, [*ours, (names.ORIGIN, origin), *came_with]))
     return records

@@ -1,8 +1,8 @@
 """In place of Spark: queries, tasks and attempts; and the real service on top of them.
 
 The order of steps is that of Spark's micro-batches: the offset of a batch is known before the batch
-before it is committed to its source; a batch is done when one attempt of each task is; on a local
-master a failed task fails its query, on a cluster it is tried again.
+before it is committed to its source; a batch is done when one attempt of each task is; a task that
+fails is tried again, on a local master once.
 """
 
 import json
@@ -24,6 +24,7 @@ from broker import (
     Entry,
     PartitionReader,
     Producer,
+    TopicReader,
     decoded,
     delivered,
     marked,
@@ -40,7 +41,8 @@ from sendlater.model import DUE_MS_MAX
 from sendlater.service import graceful_stop as draining
 from sendlater.service import handing_over, heir, queries, service, takeover
 from sendlater.service import supervision as workers
-from sendlater.spark.delivery import claim_task, due_source, targets
+from sendlater.spark import session
+from sendlater.spark.delivery import arrived, claim_task, due_source, targets
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
 from sendlater.spark.delivery.recurring import as_sent
@@ -55,7 +57,7 @@ from sendlater.store import admin, conditional, lease, shard
 from sendlater.store import pending as store
 
 ATTEMPTS_MAX = 4
-"""As spark.task.maxFailures."""
+"""As spark.task.maxFailures on a cluster."""
 ROWS_PER_ARROW_BATCH = 3
 PARK_ROWS = 2
 """Rows of one park call: so few, that a task needs several."""
@@ -364,7 +366,8 @@ class Task:
         alive = [a for a in self.attempts if not (a.done or a.dead or a.zombie)]
         if not alive:
             [*_, last] = self.attempts
-            if not self.query.simulation.cluster or len(self.attempts) >= ATTEMPTS_MAX:
+            attempts_max = ATTEMPTS_MAX if self.query.simulation.cluster else session.ATTEMPTS_MAX
+            if len(self.attempts) >= attempts_max:
                 raise RuntimeError(f"task failed: {last.error!r}")
             self.begin()
 
@@ -499,6 +502,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         store,
         fill_tasks,
         claim_task,
+        arrived,
         recovery,
         inbox_source,
         filling,
@@ -527,6 +531,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
+        (arrived, "KafkaPartitions", lambda _options, topics: TopicReader(broker, topics)),
         (inbox_rows, "chunk", lambda read, ends: (read, ends)),
         *((module, "shutil", MagicMock()) for module in (queries, service, takeover)),
     ]

@@ -258,7 +258,7 @@ class Ledger:
         task = self._yielded[actor.task]
         before = len(task[version])
         task[version].add(actor)
-        if before and len(task[version]) > before:
+        if before and len(task[version]) > before and self.simulation.cluster:
             version.allowed["Spark tried again"] += 1
         if rejected and version.handed_at and version.expiry and self.simulation.cluster:
             # The first try had delivered it; it had expired when the next one looked.

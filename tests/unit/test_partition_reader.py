@@ -64,7 +64,7 @@ def test_what_the_client_tries_again_by_itself_is_no_news() -> None:
 
 def test_a_missing_permission_is_an_error() -> None:
     refused = Message(0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(BrokerUnavailable, match="inbox 'in' cannot be read"):
+    with pytest.raises(BrokerUnavailable, match="topic 'in' cannot be read"):
         partition_reader._read([refused])
 
 

@@ -5,6 +5,7 @@ from unittest.mock import Mock, PropertyMock
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
+from structlog.testing import capture_logs
 
 from sendlater.config import Settings
 from sendlater.errors import Fenced
@@ -81,3 +82,30 @@ def test_what_ends_the_thread_of_the_lanes_ends_the_service() -> None:
 
     with pytest.raises(Fenced):
         Overtaken(Worker("lane-0", Mock(), lane=0)).watch(threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("told", "refused", "cause"),
+    [
+        (
+            "Job aborted\norg.apache.kafka.common.errors.RecordTooLargeException: too large",
+            True,
+            "org.apache.kafka.common.errors.RecordTooLargeException: too large",
+        ),
+        (
+            "[PYTHON_EXCEPTION] SparkException: Traceback:\nsendlater.errors.NotLookedUp: b'id' may be",
+            True,
+            "sendlater.errors.NotLookedUp: b'id' may be",
+        ),
+        ("Python worker exited unexpectedly", False, "Python worker exited unexpectedly"),
+    ],
+)
+def test_what_a_broker_or_a_second_attempt_does_not_take_is_sent_record_by_record(
+    told: str, refused: bool, cause: str
+) -> None:
+    made = query(isActive=[False])
+    made.exception.return_value = RuntimeError(told)
+    worker = Worker("lane-0", lambda: made, query=made, lane=0)
+    with capture_logs() as logs:
+        worker.look_after(0.0, delay_s_max=1.0)
+    assert (worker.refused, logs[0]["cause"]) == (refused, cause)

@@ -1,7 +1,7 @@
 """Reads given partitions from given positions, without a group: what intake's tasks use."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Any, Protocol
@@ -19,6 +19,8 @@ _CHECKED = methodcaller("headers")
 Python's compiled fast path does not look for that."""
 REQUEST_S = 10.0
 """Longest wait for an answer about partitions."""
+READ_COUNT_MAX = 10_000
+"""Records of one piece when a topic is read through."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -117,12 +119,49 @@ class KafkaPartitions:
             self._consumer.assign(places)
         self._assigned = True
 
+    def since(self, from_ms: int) -> dict[Place, tuple[int, int]]:
+        """Of each partition with records since an instant: the first of them, and the end.
+
+        Raises BrokerUnavailable, also if a topic is missing or forbidden.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        places = self.places()
+        if missing := set(self._topics) - {topic for topic, _ in places}:
+            raise BrokerUnavailable(f"no such topics: {sorted(missing)}")
+        asked = [TopicPartition(topic, number, max(0, from_ms)) for topic, number in places]
+        found: dict[Place, tuple[int, int]] = {}
+        try:
+            for first in self._consumer.offsets_for_times(asked, timeout=REQUEST_S):
+                if first.error is not None:
+                    raise BrokerUnavailable(f"{first.topic!r} does not tell its positions")
+                if first.offset >= 0:
+                    place = TopicPartition(first.topic, first.partition)
+                    _, end = self._consumer.get_watermark_offsets(place, timeout=REQUEST_S)
+                    found[first.topic, first.partition] = first.offset, end
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka does not tell positions: {error}") from error
+        return found
+
     def read(self, *, count_max: int, timeout_s: float) -> Read | None:
         """See PartitionReader."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             return None
         return _read([first, *self._consumer.consume(count_max - 1, 0)])
+
+    def read_through(self, bounds: Mapping[Place, tuple[int, int]]) -> Iterator[Read]:
+        """All records between these positions, as `since` tells them. Raises BrokerUnavailable."""
+        self.begin({place: first for place, (first, _) in bounds.items()})
+        left = dict(bounds)
+        while left:
+            read = self.read(count_max=READ_COUNT_MAX, timeout_s=REQUEST_S)
+            if read is None:
+                raise BrokerUnavailable(f"Kafka sends nothing of {sorted(left)}")
+            yield read
+            left = {
+                place: ends for place, ends in left.items() if read.ends.get(place, 0) < ends[1]
+            }
 
     def end(self) -> None:
         """See PartitionReader."""
@@ -147,7 +186,7 @@ def _read(messages: list[Any]) -> Read | None:
         elif error.code() == KafkaError._PARTITION_EOF:
             read.ends[message.topic(), message.partition()] = message.offset()
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise BrokerUnavailable(f"inbox {message.topic()!r} cannot be read: {error.str()}")
+            raise BrokerUnavailable(f"topic {message.topic()!r} cannot be read: {error.str()}")
         # The client retries all others by itself; recreated and deleted inboxes are watched.
     read.keys = [m.key() for m in got]
     read.values = [m.value() for m in got]

@@ -9,13 +9,14 @@ from typing import Protocol
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sendlater.errors import Fenced
+from sendlater.errors import Fenced, NotLookedUp
 from sendlater.spark.delivery.lane import WARM_UP_BATCHES
 
 RESTART_DELAY_S = 0.5
 """Pause before the first restart of a failed query; doubled each time after."""
-KAFKAS = "org.apache.kafka.common."
-"""Part of the error of a query that failed because of Kafka."""
+REFUSALS = ("org.apache.kafka.common.", NotLookedUp.__name__)
+"""Parts of the errors of a query that failed because of Kafka: its own, and that of a task that was
+tried again after it."""
 HEALTHY_S = 30.0
 """After this time without a failure a query has the first restart delay again."""
 FIRST_BATCH_S = 30.0
@@ -112,7 +113,7 @@ class Worker:
                 return
             ended()
             told = cause(self.query)
-            self.refused = KAFKAS in str(self.query.exception())
+            self.refused = any(sign in str(self.query.exception()) for sign in REFUSALS)
             _log.error("query failed", query=self.name, cause=told)
             self.query = None
             self.next_s = now_s + self.delay_s
@@ -184,5 +185,6 @@ def cause(query: "Running | StreamingQuery") -> str:
     if error is None:
         return "it was stopped"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error:" in line or "Exception:" in line]
+    ours = [line for line in lines if line.startswith("sendlater.errors.")]
+    named = ours or [line for line in lines if "Error:" in line or "Exception:" in line]
     return (named[-1] if named else lines[0] if lines else "unknown")[:500]

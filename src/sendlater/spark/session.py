@@ -44,6 +44,10 @@ OURS = {
 """Settings that users cannot change: the store's guarantees depend on them."""
 
 
+ATTEMPTS_MAX = 2
+"""How often a local Spark tries a task: the second attempt finds what the first has delivered."""
+
+
 def slots(settings: Settings) -> int:
     """Task slots a local Spark needs: lane tasks keep theirs, so all other tasks need more."""
     lanes = (settings.lanes if settings.pending == "redis" else 1) * settings.shards
@@ -77,7 +81,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     if not settings.spark_master:
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
     conf = SparkConf().setAppName(f"sendlater {settings.space}")
-    conf.setMaster(settings.spark_master or f"local[{slots(settings)}]")
+    conf.setMaster(settings.spark_master or f"local[{slots(settings)},{ATTEMPTS_MAX}]")
     logging = resources.files(__package__) / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})

@@ -14,6 +14,7 @@ from sendlater.limits import (
     WAIT_MS_MAX,
 )
 from sendlater.model import Target
+from sendlater.spark.delivery.arrived import not_arrived
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.spark.delivery.recurring import as_sent, occurrences
@@ -65,15 +66,22 @@ class ShardTask:
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
         try:
-            got = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
-            if got is None:
-                yield from self._again(self.shard.claimed(self.batch))
+            open_with = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
+            got = self.shard.claimed(self.batch) if open_with is None else open_with
+            if got.ids:
+                yield from self._again(self._not_arrived(got))
+            if open_with is None:
                 return
-            yield from self._again(got)
             yield from self._claims(len(got.ids), sum(map(len, got.packed)))
             self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)
         finally:
             self.told.flush()
+
+    def _not_arrived(self, got: Claim) -> Claim:
+        """What is left of it. Without Kafka an earlier attempt has delivered nothing."""
+        if not self.lane.broker_url:
+            return got
+        return not_arrived(self.lane, self.shard, got, end_ms=self.end_ms, clock=self.clock)
 
     def _again(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         """What an earlier attempt has claimed."""

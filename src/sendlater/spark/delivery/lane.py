@@ -1,10 +1,12 @@
 """A lane: one of the delivering queries, and when its batches begin and end."""
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
+from sendlater.brokers.client_options import client_options
 from sendlater.limits import CLAIM_COUNT_MAX
 from sendlater.store.waiting import rates_text
 
@@ -46,6 +48,8 @@ class Lane:
     """See `rates_text`."""
     inherits: bool = False
     """Whether another owner may deliver beside this lane for a while."""
+    broker_url: str = ""
+    """Kafka client options as JSON; empty for the development outbox."""
 
     @classmethod
     def of(
@@ -72,6 +76,7 @@ class Lane:
             history_topic=settings.history_topic,
             limits=rates_text(settings.limits),
             inherits=inherits,
+            broker_url=json.dumps(client_options(settings)) if settings.on_kafka else "",
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
 
@@ -92,17 +97,25 @@ class Lane:
             history_topic=options.get("history_topic", ""),
             limits=options.get("limits", ""),
             inherits=options.get("inherits", "false") == "true",
+            broker_url=options.get("broker.url", ""),
             **{name: int(options[name]) for name in numbers},
         )
 
     def to_options(self) -> dict[str, str]:
-        """Spark options; their name makes Spark hide the URL in plans."""
-        options = {name: str(getattr(self, name)) for name in self.__slots__ if name != "redis_url"}
+        """Spark options; `url` in their names makes Spark hide them in plans."""
+        hidden = ("redis_url", "broker_url")
+        options = {name: str(getattr(self, name)) for name in self.__slots__ if name not in hidden}
         return options | {
             "redis.url": self.redis_url,
+            "broker.url": self.broker_url,
             "check_targets": str(self.check_targets).lower(),
             "inherits": str(self.inherits).lower(),
         }
+
+    def broker_options(self) -> dict[str, str]:
+        """Options of a Kafka client (librdkafka's names)."""
+        found: dict[str, str] = json.loads(self.broker_url)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class Targets:
         self._look_for_deleted()
         first = self._pending.shards[0]
         for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
+            self._look_for_doubt(topic)
             if self._answer(topic) is None:
                 first.want([topic.encode()])
         for number, shard in enumerate(self._pending.shards):
@@ -140,6 +141,13 @@ class Targets:
             for schedule_id, packed in rows.items():
                 self._look_at(shard, schedule_id, packed)
         self._refresh()
+
+    def _look_for_doubt(self, topic: str) -> None:
+        """A topic that a task has taken from the list: it has refused a record, maybe."""
+        known = isinstance(self.known(topic), Target)
+        if known and topic.encode() not in self._pending.shards[0].targets():
+            _log.warning("a delivery is tried again: its target is looked up", topic=topic)
+            self._doubted.add(topic)
 
     def _look_for_deleted(self) -> None:
         now_ms = self._clock.now_ms()

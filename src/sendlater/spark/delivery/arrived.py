@@ -1,0 +1,147 @@
+"""What an earlier attempt at a batch has delivered: looked up by the attempt that follows it.
+
+One record that a broker refuses, or a worker that is killed, fails a task. Spark tries it again at
+once. The second attempt reads the topics of what the batch holds, and delivers what is not there:
+so nobody waits until a lane has started again. What it is not sure of it leaves to the service,
+which ends the lane and looks at everything (see `crash_lookup`).
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from sendlater.brokers.partition_reader import KafkaPartitions, Read
+from sendlater.clock import Clock
+from sendlater.dialects.deliver import leaving
+from sendlater.errors import BrokerUnavailable, NotLookedUp, StoreWentBack
+from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
+from sendlater.model import Record, Schedule
+from sendlater.spark.delivery.lane import Lane
+from sendlater.store import Claim, Shard
+from sendlater.store.codec import unpack
+
+LOOK_COUNT_MAX = 100_000
+"""Most records that are read: about a second's work."""
+LANDED_MS = 500
+"""A broker that works has taken by then what the failed attempt had sent."""
+ANSWER_MS_MAX, ANSWERS_MAX = 300, 5
+"""A broker that answers later was away, maybe, and is asked again, so often: it may take only now
+what it was sent before."""
+ASK_MS_MAX, ASK_PAUSE_MS = 2_000, 20
+"""Longest wait until the service has asked again what a target takes, and the time between two."""
+YOUNG_MS = 10_000
+"""What was due longer ago and has not arrived may still be on its way, held up by a broker."""
+QUICK = {"fetch.wait.max.ms": "10", "isolation.level": "read_uncommitted"}
+"""At the end of a partition a broker waits before it says so; our records are in no transaction."""
+
+_Content = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def not_arrived(lane: Lane, shard: Shard, got: Claim, *, end_ms: int, clock: Clock) -> Claim:
+    """The rows of `got`, which a batch that ends at `end_ms` holds, that must be delivered still.
+
+    One of their targets has refused a record, maybe: what they take is asked again before this
+    returns. Raises NotLookedUp where it is not certain what has arrived, StoreWentBack,
+    StoreUnavailable.
+    """
+    missing = _missing(lane, got, end_ms=end_ms, clock=clock)
+    if not shard.is_armed(f"{lane.space}/{lane.owner}/{lane.lane}/{lane.run}"):
+        raise StoreWentBack("it was restarted: what a batch holds may have been settled")
+    if missing:
+        _ask_again({topic.encode() for topic in missing.values()}, lane, shard, clock)
+    return Claim([got.ids[n] for n in missing], [got.packed[n] for n in missing])
+
+
+def _missing(lane: Lane, got: Claim, *, end_ms: int, clock: Clock) -> dict[int, str]:
+    """Numbers of rows that are on no topic, and their targets. Recurring schedules are among them:
+    it is their occurrences that are delivered."""
+    schedules = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
+    sent = {n: _sent(one, lane) for n, one in enumerate(schedules) if not one.plan}
+    found = _found(lane, sent, since_ms=_since_ms(schedules, end_ms), clock=clock)
+    for n, parts in found.items():
+        if len(parts) < len(sent[n]):
+            raise NotLookedUp(f"{schedules[n].id[:100]!r} has arrived in part")
+    young_ms = clock.now_ms() - YOUNG_MS
+    missing = {n: one.record.topic for n, one in enumerate(schedules) if n not in found}
+    for n in missing.keys() & sent.keys():
+        if schedules[n].due_ms < young_ms:
+            raise NotLookedUp(f"{schedules[n].id[:100]!r} may still be on its way")
+    return missing
+
+
+def _ask_again(topics: set[bytes], lane: Lane, shard: Shard, clock: Clock) -> None:
+    """Have the service look again at what these topics take."""
+    for number in range(lane.shards):
+        shard.beside(number).mark("targets", {topic.decode(): "" for topic in topics})
+    shard.beside(0).want(topics)
+    until_ms = clock.elapsed_ms() + ASK_MS_MAX
+    while not topics <= shard.targets().keys():
+        if clock.elapsed_ms() > until_ms:
+            raise NotLookedUp("one of its targets takes nothing now")
+        time.sleep(ASK_PAUSE_MS / 1_000)
+
+
+def _found(
+    lane: Lane, sent: dict[int, list[Record]], *, since_ms: int, clock: Clock
+) -> dict[int, set[int]]:
+    """By row, which of its records are on their topics."""
+    wanted = {
+        _content(one.topic, one.key, one.value, one.headers): (n, part)
+        for n, records in sent.items()
+        for part, one in enumerate(records)
+    }
+    topics = {one.topic for records in sent.values() for one in records}
+    found: dict[int, set[int]] = {}
+    try:
+        for read in _records(lane, topics, since_ms, clock):
+            for told in zip(read.topics, read.keys, read.values, read.headers, strict=True):
+                if place := wanted.get(_content(*told)):
+                    found.setdefault(place[0], set()).add(place[1])
+    except BrokerUnavailable as error:
+        raise NotLookedUp(str(error)) from error
+    return found
+
+
+def _records(lane: Lane, topics: Iterable[str], since_ms: int, clock: Clock) -> Iterator[Read]:
+    """All records that were written to these topics since an instant, and have landed now."""
+    landed_at = clock.elapsed_ms() + LANDED_MS
+    reader = KafkaPartitions({**lane.broker_options(), **QUICK}, topics)
+    try:
+        reader.places()  # it connects, while there is time
+        time.sleep(max(0, landed_at - clock.elapsed_ms()) / 1_000)
+        for _ in range(ANSWERS_MAX):
+            asked_ms = clock.elapsed_ms()
+            bounds = reader.since(since_ms)
+            if clock.elapsed_ms() - asked_ms <= ANSWER_MS_MAX:
+                break
+        else:
+            raise BrokerUnavailable("Kafka takes long to tell positions")
+        count = sum(end - first for first, end in bounds.values())
+        if count > LOOK_COUNT_MAX:
+            raise NotLookedUp(f"expected at most {LOOK_COUNT_MAX} records to read, got {count}")
+        yield from reader.read_through(bounds)
+    finally:
+        reader.close()
+
+
+def _content(
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]] | None,
+) -> _Content:
+    return topic, key, value, tuple(headers or ())
+
+
+def _sent(schedule: Schedule, lane: Lane) -> list[Record]:
+    """All that a lane sends for it."""
+    origin, journals = schedule.origin, lane.journals.split(",")
+    if origin is None or origin.topic not in journals:
+        return leaving(schedule)
+    history = (lane.history_topic,) if lane.history_topic else ()
+    return leaving(schedule, (origin.topic, *history))
+
+
+def _since_ms(schedules: Iterable[Schedule], end_ms: int) -> int:
+    """Nothing of the batch was delivered before this time, by the clock of any broker."""
+    due_ms = min((one.due_ms for one in schedules), default=end_ms)
+    return max(due_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS

@@ -93,7 +93,7 @@ def test_what_ends_the_thread_of_the_lanes_ends_the_service() -> None:
             "org.apache.kafka.common.errors.RecordTooLargeException: too large",
         ),
         (
-            "[PYTHON_EXCEPTION] SparkException: Traceback:\nsendlater.errors.NotLookedUp: b'id' may be",
+            "[PYTHON_EXCEPTION] Traceback:\nsendlater.errors.NotLookedUp: b'id' may be",
             True,
             "sendlater.errors.NotLookedUp: b'id' may be",
         ),

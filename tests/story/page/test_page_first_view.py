@@ -5,6 +5,7 @@ import re
 import pytest
 from pages import ASKING, HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
 from playwright.sync_api import expect
+from servers import wait_until
 
 from sendlater.model import Record, Schedule
 
@@ -98,7 +99,7 @@ def test_the_first_answers_come_with_the_page(browser, installation):
             expect(page.locator("#number-pending b")).to_have_text(re.compile(r"^\d"))
             return {path.partition("?")[0] for path in asked if path.startswith("/v1/")}
 
-        assert v1("/") == {"/v1/events"}
+        wait_until(lambda: v1("/") == {"/v1/events"}, "nothing is late, so nothing more is asked")
         named = {f"/v1/{name}" for name in ("events", "stats", "trend", "schedules", "histogram")}
         assert v1("/?topic=orders") == named
         topics = page.locator("#schedules tbody .col-topic")

@@ -17,6 +17,8 @@ from sendlater.server.process import HttpProcess
 
 CALLS = 30
 VIEWS = 5
+WINDOW_MS = 2_500
+"""Until a new window of Chromium has loaded its own parts, which take both cores meanwhile."""
 ROUTES = {
     "timeline, all": "/v1/histogram?buckets=60",
     "timeline, a day": "/v1/histogram?buckets=60&due_to=%2B24h",
@@ -61,13 +63,14 @@ def views(browser: Browser, url: str) -> None:
         for _ in range(VIEWS):
             context = browser.new_context(base_url=url)
             page = context.new_page()
+            page.wait_for_timeout(WINDOW_MS)
             page.goto("/")
             found = first_view_ms(page)
             weight = weight_bytes(page)
             if visit == "view again":
                 page.reload()
                 found = first_view_ms(page)
-            seen.append(found)
+            seen.append(found | {"complete": max(found.values())})
             context.close()
         worst = {name: max(one[name] for one in seen) for name in seen[0]}
         told = ", ".join(

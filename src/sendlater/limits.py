@@ -46,6 +46,8 @@ PAGE_LOOK_MAX = 2_000
 PAGE_LOOK_S = 0.5
 """How long one request goes on looking for a page with a filter while it is short, call after
 call: about 100,000 schedules. Between calls Redis does other work."""
+FIRST_ANSWERS_S_MAX = 0.2
+"""How long the page waits for what it would ask for first, to bring the answers with it."""
 CHANGES_COUNT_MAX = 100_000
 """Most changes per shard whose copies intake has not read; more mean that intake is far behind."""
 CHANGE_KEPT_MS = 24 * 3_600_000

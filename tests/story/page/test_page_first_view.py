@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from pages import HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
+from pages import ASKING, HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
 from playwright.sync_api import expect
+from servers import wait_until
 
 from sendlater.model import Record, Schedule
 
@@ -80,8 +81,29 @@ def test_the_first_line_says_no_more_than_is_known(alone, browser, late, told):
     with opened(browser, alone) as page:
         page.route("**/v1/events", lambda _: None)
         page.route("**/v1/stats", answer)
-        page.goto("/")
+        page.goto(ASKING)
         expect(page.get_by_role("heading", level=1)).to_have_text(told)
+
+
+def test_the_first_answers_come_with_the_page(browser, installation):
+    """A view with an address of its own asks for them."""
+    with opened(browser, installation) as page:
+        asked = []
+        page.on("request", lambda one: asked.append(one.url.removeprefix(installation.url)))
+
+        def v1(address):
+            asked.clear()
+            page.goto(address)
+            chart_ready(page)
+            expect(page.locator("#schedules tbody tr")).to_have_count(50)
+            expect(page.locator("#number-pending b")).to_have_text(re.compile(r"^\d"))
+            return {path.partition("?")[0] for path in asked if path.startswith("/v1/")}
+
+        wait_until(lambda: v1("/") == {"/v1/events"}, "nothing is late, so nothing more is asked")
+        named = {f"/v1/{name}" for name in ("events", "stats", "trend", "schedules", "histogram")}
+        assert v1("/?topic=orders") == named
+        topics = page.locator("#schedules tbody .col-topic")
+        assert set(topics.all_inner_texts()) == {"orders"}
 
 
 WEIGHT_BYTES_MAX = 250_000

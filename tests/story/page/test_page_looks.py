@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pages import chart_ready
+from pages import ASKING, chart_ready
 from playwright.sync_api import expect
 
 from sendlater.config import Settings
@@ -137,7 +137,7 @@ def looking_at(browser, url):
         page.route("**/v1/events", lambda _: None)  # never answered: nothing moves
         for name, answer in numbers().items():
             page.route(f"**/v1/{name}*", partial(fulfil, json.dumps(answer)))
-        page.goto(url)
+        page.goto(url + ASKING)
         chart_ready(page)
         expect(page.get_by_role("heading", level=1)).to_have_text(
             "On time: p99 35 ms over the last hour"

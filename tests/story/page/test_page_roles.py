@@ -6,6 +6,7 @@ import pytest
 from page_hands import search, settings
 from pages import opened
 from playwright.sync_api import expect
+from servers import wait_until
 
 from sendlater.model import Record, Schedule
 
@@ -26,6 +27,21 @@ def test_a_reader_looks_and_changes_nothing(browser, installation):
         assert told == 403
         shown = page.evaluate("fetch('/v1/schedules/emails-000000').then(a => a.json())")
         assert not {"value", "headers", "key"} & shown.keys()
+
+
+def test_the_page_brings_nobody_more_than_rest_would_tell(browser, installation):
+    """The first answers are in its HTML."""
+    with opened(browser, installation) as page:
+        wait_until(lambda: '"value":' in page.goto("/").text(), "its answers come with it")
+    with opened(browser, installation, "read") as page:
+        wait_until(lambda: '"topic":"emails"' in page.goto("/").text(), "its answers come too")
+        told = page.goto("/").text()
+        assert not re.search('"(value|headers|key)":', told)
+    context = browser.new_context(base_url=installation.url)
+    answer = context.request.get("/", headers={"accept": "text/html"})
+    assert answer.url.endswith("/sign-in")
+    assert "emails" not in answer.text()
+    context.close()
 
 
 def test_a_writer_changes_one_and_not_many(browser, installation):
@@ -81,11 +97,14 @@ def test_a_page_of_somebody_else_can_do_nothing(browser, which, request):
 
 def test_no_script_but_ours_runs(browser, installation):
     """Ids and payloads are text, whatever is in them; the policy would stop them anyhow."""
-    name = "<img src=x onerror='window.hit=1'>"
+    name = "</script><!--<script><img src=x onerror='window.hit=1'>"
     with installation.scheduler() as s:
         s.send_later("emails", name, id=name, delay=60_000, headers=[("<script>", b"x")])
     with opened(browser, installation) as page:
         policy = page.goto("/").headers["content-security-policy"]
+        as_data = r"\u003c/script>\u003c!--\u003cscript>"
+        wait_until(lambda: as_data in page.goto("/").text(), "its answers come with it")
+        expect(page.get_by_role("link", name=name)).to_be_visible()
         assert "unsafe" not in policy
         assert "sha256" not in policy
         assert "http" not in policy

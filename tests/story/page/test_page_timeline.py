@@ -6,7 +6,7 @@ import time
 
 import pytest
 from page_hands import address_of, chart_says, drag, settings, span_drawn_ms, topics_drawn
-from pages import HOUR_MS, chart_ready, opened, script
+from pages import ASKING, HOUR_MS, chart_ready, opened, script
 from playwright.sync_api import expect
 from servers import wait_until
 
@@ -55,7 +55,7 @@ def test_each_spike_is_told_how_late_it_will_be(page):
         route.fulfill(response=answer, json=told)
 
     page.route("**/v1/histogram*", slow)
-    page.reload()
+    page.goto(ASKING)
     chart_ready(page)
     expect(page.locator("#chart text.late")).to_have_text("late 4.3 min")
     expect(page.locator("#spike")).to_contain_text("will be up to 4.3 min late")

@@ -17,6 +17,7 @@ from sendlater.errors import Unavailable
 from sendlater.limits import RECENT_COUNT_MAX, TAIL_COUNT_MAX
 from sendlater.server import timeline_view
 from sendlater.server.auth import SESSION_S, Role, asks_for_page, cookie_name, may, require
+from sendlater.server.page.first_answers import with_answers
 from sendlater.server.page.reference import html
 from sendlater.server.problems import Problem
 from sendlater.server.routes.schedules import server_state
@@ -38,25 +39,24 @@ PAGES = {
     "/running": ("running", "Running"),
     "/audit": ("audit", "Audit"),
 }
-FIRST_ASKED = ("/v1/stats", "/v1/schedules?limit=50")
-"""What the overview asks for first: browsers fetch it while they still read the scripts."""
+FIRST_ASKED = ("/v1/stats", "/v1/trend", "/v1/schedules?limit=50")
+"""What the overview asks for first, beside its timeline: the answers come with it."""
 MOST = 0.9
 """The timeline shows at first when this share is due: one schedule of years to come is not all."""
 FROM_ELSEWHERE = ("/schedule", "/records")
 """Pages that other pages link to; they need a schedule or a topic."""
 
 
-def _shell(request: Request) -> HTMLResponse:
+def _shell(request: Request) -> Response:
     path = request.scope["path"]
     name, title = PAGES[path]
-    return _page(
-        request,
-        f"{name}.html",
-        name=name,
-        title=title,
-        **(_timeline(request) if name == "overview" else {}),
-        first_asked=FIRST_ASKED if name == "overview" and not request.url.query else (),
-    )
+    if name != "overview":
+        return _page(request, f"{name}.html", name=name, title=title)
+    plain, timeline = not request.url.query, _timeline(request)
+    shown = _page(request, "overview.html", name=name, title=title, plain=plain, **timeline)
+    if not plain:
+        return shown
+    return with_answers(request, shown, (*FIRST_ASKED, timeline["timeline_asked"]))
 
 
 def _page(request: Request, template: str, **values: Any) -> HTMLResponse:

@@ -1,10 +1,11 @@
 // The timeline of the future: asks for the numbers of what is in view, draws them, and tells them as a table.
-import { $, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
+import { $, afterPaint, ask, body, count, el, given, guard, iso, isLive, LAST_MS, LATE_MS, onStats, onTimes, query, remember, span, time } from "./shared.js";
 import { makeChart, overdueBefore, overdueCounts } from "./chart.js";
 import { topTopics } from "./topics.js";
 
 const RANGES = new Map([...$("#ranges").children].map((button) => [button.textContent, Number(button.dataset.ms)]));
 const [BAR_PX, BARS_MAX] = [10, 120];
+const WIDE_PX = 1000;
 const PAST_SHARE = 0.03;
 const ALL_MS_MIN = 60_000;
 const SPIKES_TOLD = 3;
@@ -51,10 +52,10 @@ export async function askTimeline() {
   const [from, to] = view();
   return ask("GET", "/v1/histogram?" + query({ round: "true", buckets, due_from: iso(Math.max(0, Math.floor(from))), due_to: iso(Math.ceil(to)) }));
 }
-// On a wide screen the browser has asked already, while it still read the scripts.
+// On a wide screen the answer has come with the page.
 export function askFirst() {
-  const asked = $("#timeline-asked");
-  return asked && matchMedia(asked.media).matches ? ask("GET", asked.getAttribute("href")) : askTimeline();
+  const { asked } = $("#chart").dataset;
+  return asked && innerWidth >= WIDE_PX ? ask("GET", asked) : askTimeline();
 }
 
 export async function drawTimeline(asking = askTimeline()) {
@@ -66,7 +67,7 @@ export async function drawTimeline(asking = askTimeline()) {
   topics = topTopics(got, zoomed?.join() ?? range, $("#legend").matches(":hover, :focus-within"));
   if (got.last_due_ms) last_ms = Math.min(got.last_due_ms, LAST_MS);
   redraw();
-  asTable();
+  afterPaint(asTable);
   tellSpike();
   if ($("#chart").dataset.ready) return;
   $("#chart").dataset.ready = "yes";

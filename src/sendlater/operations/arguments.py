@@ -275,6 +275,12 @@ def new_id() -> str:
     return str(ULID())
 
 
+def change_names(count: int) -> list[str]:
+    """Unique names of changes that are made together: an id for each would cost more."""
+    together = new_id()
+    return [f"{together}-{n}" for n in range(count)]
+
+
 def to_id(text: str) -> bytes:
     """An id as bytes, as in the store; `id_text` is the inverse."""
     return text.encode(errors="surrogateescape")

@@ -27,6 +27,8 @@ PARK_BYTES_MAX = 4 * 1024 * 1024
 """Payload after which a park call is split."""
 PARK_COUNT_MAX = 500
 """Most schedules in one park call: limits how long one script blocks Redis."""
+CANCEL_COUNT_MAX = 250
+"""Most schedules in one call that cancels many: with a tag each, they block Redis for 5 ms."""
 WATERMARK_LOOKS_MAX = 1_000
 """Most readings of the inbox ends that wait until intake has read that far."""
 RESCUE_COUNT_MAX = 20_000

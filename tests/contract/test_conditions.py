@@ -18,10 +18,11 @@ from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
 from sendlater.limits import RESERVED_MS
 from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.create_if import create_if
+from sendlater.operations.handed_over import ACK_S
 from sendlater.operations.intake import CATCH_UP_S, Look
 from sendlater.operations.local_transport import LocalTransport
 from sendlater.operations.queries import Query
-from sendlater.operations.schedules import ACK_S, Operations
+from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Matched
 from sendlater.store import Answer, Batch, Move, Pending
 from sendlater.store.codec import pack
@@ -507,7 +508,7 @@ def creating(pending, monkeypatch):
     def catch_up():
         asked.append(pending.get(b"a").record.value)
         if len(asked) == 2:
-            operations.deliver([(operations.checked(second), 0)])
+            operations.deliver([replace(operations.checked(second), partition=0)])
             released(pending, b"a")
         return Look(pending.servers(), {})
 

@@ -230,6 +230,34 @@ def test_many_are_answered_in_the_order_asked(admin: Admin) -> None:
     assert [s.due_ms if s else None for _, s in moved[:4]] == [120, None, 122, None]
 
 
+def test_one_call_cancels_each_id_once_and_names_no_more_changes_than_there_is_room(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 30 on each shard, ten in a call: each has its own answer, and the second of a pair has
+    nothing to cancel."""
+    monkeypatch.setattr("sendlater.store.admin.CANCEL_COUNT_MAX", 10)
+    monkeypatch.setattr("sendlater.store.admin.CHANGES_COUNT_MAX", 25)
+    put(admin, [schedule(b"%d" % n, n) for n in range(60)])
+    versions = {one.id: one.version for one in admin.all(Filter(), count_max=60)}
+    ids = [(b"%d" % n, "other" if n % 5 == 0 else versions[b"%d" % n]) for n in range(60)]
+    twice = [one for one in ids for _ in range(2)]
+    changes = [f"c-{n}" for n in range(120)]
+    answers = admin.cancel_many(twice, changes=changes)
+    expected = [Answer.CANCELLED, Answer.UNKNOWN], [Answer.CHANGED, Answer.CHANGED]
+    assert answers == [told for n in range(60) for told in expected[n % 5 == 0]]
+    assert [one.id for one in admin.all(Filter(), count_max=60)] == [
+        b"%d" % n for n in range(0, 60, 5)
+    ]
+    for shard in admin.pending.shards:
+        made = [change.encode() for change in changes]
+        known = set(shard.client.zrange(shard.keys["changes"], 0, -1))
+        mine = [n for n, (one, _) in enumerate(twice) if admin.pending.shard_of(one) is shard]
+        of_mine = {made[n] for n in mine if answers[n] is Answer.CANCELLED}
+        assert known <= of_mine
+        assert len(known) == min(25, len(of_mine))
+    assert sum(int(s.state()["cancelled"]) for s in admin.pending.shards) == 48
+
+
 def test_the_copy_of_a_change_is_passed_over_by_the_store_that_made_it(admin: Admin) -> None:
     """Moved, delivered, and only then is the copy read: it must not be delivered again."""
     put(admin, [schedule(b"a", 10)])

@@ -4,7 +4,7 @@ import base64
 import os
 import sys
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 from dialects_inputs import SMALL, SOON, TARGET, hostile_envelopes, hostile_schedules
@@ -92,8 +92,11 @@ def parked(redis_url, batches):
     pending = Pending.open(redis_url, space=space, shards=SHARDS)
     owner = pending.fence()
     task = ParkTask(pending, owner, True, frozenset(JOURNAL.journals))
-    task.ends, task.seen = Counter(), defaultdict(lambda: [""] * SHARDS)
     for batch in batches:
+        places = zip(batch["origin_topic"], batch["origin_partition"], strict=True)
+        for topic, partition in dict.fromkeys(places):
+            if topic.is_valid:
+                task._mark(f"{topic}/{partition}", 0)
         task.park(batch)
     task.flush()
     return pending, owner

@@ -542,8 +542,8 @@ def test_a_bulk_change_that_stops_in_the_middle_leaves_its_entry_and_its_undo(
     operations = api.app.server_state.operations
     really, entries = operations.cancel_many, []
 
-    def fails(ids, before):
-        answers = really(ids, before)
+    def fails(ids, before, **more):
+        answers = really(ids, before, **more)
         entries.append(api.get("/v1/audit").json()["items"][0])
         if len(entries) == 4:
             raise BrokerUnavailable("the inbox is away")

@@ -20,9 +20,10 @@ from sendlater.client.etf1_records import (
     schedule_record,
 )
 from sendlater.client.scheduling_producer import partition_of
+from sendlater.dialects import names
 from sendlater.dialects.tags import TAG, TAGS, tags_headers
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft, SendlaterError
-from sendlater.operations.arguments import id_text, plan_send, to_id
+from sendlater.operations.arguments import INSTEAD, id_text, plan_send, to_id
 from sendlater.operations.queries import from_cursor, plan_bulk, plan_list, to_cursor
 
 NOW_MS = 1_900_000_000_000
@@ -299,3 +300,8 @@ def test_every_public_name_is_there():
 def test_a_caller_is_text() -> None:
     with pytest.raises(BadRequest, match="caller: expected text, got 5"):
         plan_bulk(now_ms=NOW_MS, all=False, caller=5)  # type: ignore[typeddict-item]
+
+
+def test_only_names_of_schedulers_tell_intake_what_to_do():
+    """So headers without any need no second look."""
+    assert all(name.startswith(names.PREFIXES) for name in INSTEAD)

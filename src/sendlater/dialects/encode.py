@@ -144,7 +144,9 @@ def encode_tombstone(*, id: bytes, version: str) -> Record:
     )
 
 
-def encode_cancel(*, inbox: str, id: bytes, change: str = "") -> Record:
+def encode_cancel(
+    *, inbox: str, id: bytes, change: str = "", partition: int | None = None
+) -> Record:
     """The record that cancels `id` on `inbox` (dialect `headers`): its value is null. A store that
     knows `change` has done so already, and ignores it.
 
@@ -152,7 +154,7 @@ def encode_cancel(*, inbox: str, id: bytes, change: str = "") -> Record:
     """
     _check_id(id)
     headers: Headers = [(names.CHANGE, change.encode())] if change else []
-    return Record(topic=inbox, key=id, value=None, headers=headers)
+    return Record(topic=inbox, key=id, value=None, headers=headers, partition=partition)
 
 
 def encode_envelope(

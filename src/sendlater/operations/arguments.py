@@ -14,6 +14,7 @@ DATETIME_MS_MAX = 253_402_300_799_999
 """Last instant of a Python datetime (year 9999): `Scheduled` shows due times as datetimes."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_NO_TIME = timedelta(0)
 AnyHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 """Headers from a caller: pairs (names may repeat) or a mapping; text is sent as UTF-8."""
 Delay = timedelta | float | str
@@ -117,9 +118,11 @@ def plan_send(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
-        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
+        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms)
+        if expires is not None or expires_after is not None
+        else None,
         plan=plan,
-        tags=checked_tags(tags),
+        tags=checked_tags(tags) if tags is not None else (),
     )
 
 
@@ -198,7 +201,7 @@ def span_ms(span: Delay, *, what: str) -> int:
         found_ms = -(-found // _MS)
     except (OverflowError, TypeError, ValueError) as error:
         raise BadTime(f"{what}: expected a timedelta or seconds, got {span!r}") from error
-    if found < timedelta(0):
+    if found < _NO_TIME:
         raise BadTime(f"{what}: expected zero or more, got {found}")
     return found_ms
 
@@ -259,13 +262,15 @@ def to_headers(given: AnyHeaders) -> Headers:
 def carried(headers: Headers) -> Headers:
     """The headers for the receiver: those of an earlier delivery are dropped. Raises BadRequest for
     one that tells intake what to do: dropped, it would be a wish that nobody hears."""
-    for name, _ in headers:
-        if name in INSTEAD:
-            raise BadRequest(
-                f"headers: expected {INSTEAD[name]} in place of {name}, which is for records that "
-                "are put on an inbox"
-            )
-    return names.foreign(headers)
+    kept = names.foreign(headers)
+    if len(kept) < len(headers):  # all names of INSTEAD are a scheduler's
+        for name, _ in headers:
+            if name in INSTEAD:
+                raise BadRequest(
+                    f"headers: expected {INSTEAD[name]} in place of {name}, which is for records "
+                    "that are put on an inbox"
+                )
+    return kept
 
 
 def new_id() -> str:
@@ -273,6 +278,12 @@ def new_id() -> str:
     from ulid import ULID  # loads slowly, and many clients give ids of their own
 
     return str(ULID())
+
+
+def change_names(count: int) -> list[str]:
+    """Unique names of changes that are made together: an id for each would cost more."""
+    together = new_id()
+    return [f"{together}-{n}" for n in range(count)]
 
 
 def to_id(text: str) -> bytes:

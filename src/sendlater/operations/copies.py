@@ -1,17 +1,15 @@
 """The copies of changes that follow on the inbox."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sendlater.dialects import encode_again, encode_schedule
 from sendlater.model import Record, Schedule
 
-Placed = tuple[Record, int | None]
-"""A record for an inbox, and its partition there, if it must be a certain one."""
-
 
 def copy_of_move(
     after: Schedule, *, change: str, home: tuple[str, int | None], journals: Sequence[str]
-) -> Placed:
+) -> Record:
     """The copy for an inbox of a schedule that was moved. Raises BadRequest if the dialect
     `headers` does not allow it.
 
@@ -20,5 +18,5 @@ def copy_of_move(
     """
     inbox, partition = home
     if after.plan and after.origin is not None and after.origin.topic in journals:
-        return encode_again(after), after.origin.partition
-    return encode_schedule(after, inbox=inbox, change=change), partition
+        return encode_again(after)
+    return replace(encode_schedule(after, inbox=inbox, change=change), partition=partition)

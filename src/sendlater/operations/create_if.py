@@ -35,7 +35,7 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
         return replace(schedule, version=version_of(schedule))
     # One partition keeps the versions in order.
     inbox, partition = operations.home(standing)
-    operations.deliver([(replace(record, topic=inbox), partition)])
+    operations.deliver([replace(record, topic=inbox, partition=partition)])
     found = operations.get(schedule.id)  # waits for intake
     released(operations.pending, schedule.id)
     stands = found is not None and found.due_ms == schedule.due_ms

@@ -11,7 +11,7 @@ from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations import recurring
-from sendlater.operations.arguments import to_id
+from sendlater.operations.arguments import chunks, to_id
 from sendlater.operations.create_if import create_if
 from sendlater.operations.queries import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
@@ -79,9 +79,10 @@ class LocalTransport:
         if len(found) > BULK_COUNT_MAX:
             raise BadRequest(f"more than {BULK_COUNT_MAX} match: choose a smaller range")
         answers: list[Answer] = []
-        for first in range(0, 0 if dry_run else len(found), PARK_COUNT_MAX):
-            some = found[first : first + PARK_COUNT_MAX]
-            answers += self.operations.cancel_many([(one.id, one.version) for one in some], some)
+        with self.operations.copies() as copies:
+            for some in chunks([] if dry_run else found, count_max=PARK_COUNT_MAX):
+                wanted = [(one.id, one.version) for one in some]
+                answers += self.operations.cancel_many(wanted, some, copies=copies)
         self.operations.intake.require(look)
         later = self.operations.admin.later()
         return Matched(len(found), answers.count(Answer.CANCELLED), later=later)

@@ -49,7 +49,7 @@ def trigger(
     extra = extra_occurrence(found, now_ms=now_ms)
     if operations.settings.on_kafka:  # on the schedule's inbox: another one may not take plans
         record = replace(operations.checked(extra), topic=operations.home(found)[0])
-        operations.deliver([(record, None)])
+        operations.deliver([record])
         return extra
     (error,) = operations.write([extra])
     if error is not None:

@@ -9,10 +9,8 @@ changes first wait until intake has read everything that is on the inboxes at th
 and until nobody creates a schedule with the same id under a condition (see create_if.py).
 """
 
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from sendlater.brokers.broker import Broker
@@ -23,8 +21,9 @@ from sendlater.errors import BadRequest, BadSettings, BrokerUnavailable, StoreUn
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
-from sendlater.operations.arguments import chunks, new_id
-from sendlater.operations.copies import Placed, copy_of_move
+from sendlater.operations.arguments import change_names, chunks
+from sendlater.operations.copies import copy_of_move
+from sendlater.operations.handed_over import Copies, HandedOver, require_safe
 from sendlater.operations.intake import Intake, Look
 from sendlater.operations.refused import Refused
 from sendlater.operations.transport import Done
@@ -33,8 +32,6 @@ from sendlater.store.codec import pack
 from sendlater.store.conditional import RESERVED, Reserved
 from sendlater.store.connection import answering
 
-ACK_S = 30.0
-"""Longest wait for the broker to acknowledge a record."""
 REPLACED_COUNT_MAX = 5
 """Attempts to cancel a schedule that is replaced each time between look-up and cancellation."""
 
@@ -90,7 +87,7 @@ class Operations:
         alone it blocks, and also raises StoreUnavailable."""
         record = self.checked(schedule)
         if self.settings.on_kafka:
-            self._hand_over(record, None, done)
+            self._hand_over(record, done)
         else:
             self._put([schedule])
             done(None)
@@ -125,7 +122,7 @@ class Operations:
         """Send checked schedules; on return each one is safe or has its error in the list."""
         try:
             if self.settings.on_kafka:
-                return self._deliver([(self.checked(s), None) for s in schedules])
+                return self._deliver([self.checked(s) for s in schedules])
             self._put(schedules)
         except Exception as error:
             return [error] * len(schedules)
@@ -135,7 +132,7 @@ class Operations:
         """Write to the store, or to the inbox while intake has not read all of it: it could
         otherwise read an older version later, which would replace the new one."""
         if self.intake.is_behind():
-            self.deliver([(self.checked(schedule), None) for schedule in schedules])
+            self.deliver([self.checked(schedule) for schedule in schedules])
             return
         self.pending.require_same()
         for chunk in chunks(schedules, count_max=PARK_COUNT_MAX):
@@ -146,45 +143,25 @@ class Operations:
             for number, some in rows.items():
                 self.pending.shards[number].park(some)
 
-    def _hand_over(self, record: Record, partition: int | None, done: Done) -> None:
-        placed = record if partition is None else replace(record, partition=partition)
-
+    def _hand_over(self, record: Record, done: Done) -> None:
         def on_done(error: Exception | None, number: int, position: int) -> None:
             if error is None:
                 self.intake.remember({f"{record.topic}/{number}": position + 1})
             done(error)
 
-        self.broker.send(placed, on_done=on_done)
+        self.broker.send(record, on_done=on_done)
 
-    def _deliver(self, records: Sequence[Placed]) -> list[Exception | None]:
+    def _deliver(self, records: Sequence[Record]) -> list[Exception | None]:
         """Put records on the inbox and wait for the broker."""
-        unheard = BrokerUnavailable(f"the broker has not answered within {ACK_S:g} s")
-        outcome: list[Exception | None] = [unheard] * len(records)
-        # Another thread's flush may write our records: so wait for the acknowledgements.
-        left = threading.Semaphore(0)
-
-        def told(number: int) -> Done:
-            def done(error: Exception | None) -> None:
-                outcome[number] = error
-                left.release()
-
-            return done
-
-        for number, (record, partition) in enumerate(records):
-            self._hand_over(record, partition, told(number))
+        handed_over = HandedOver(records, self._hand_over)
         with suppress(BrokerUnavailable):  # each record's outcome has this error too
             self.broker.flush()
-        deadline = time.monotonic() + ACK_S
-        for _ in records:
-            if not left.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                break
-        return outcome
+        # Another thread's flush may write our records: so wait for the acknowledgements.
+        return handed_over.outcome()
 
-    def deliver(self, records: Sequence[Placed], *, otherwise: str = "") -> None:
+    def deliver(self, records: Sequence[Record]) -> None:
         """Put records on the inbox and wait until they are safe. Raises BrokerUnavailable."""
-        failed = [error for error in self._deliver(records) if error is not None]
-        if failed:
-            raise BrokerUnavailable(f"{otherwise}{failed[0]}")
+        require_safe(self._deliver(records))
 
     # --- changing -------------------------------------------------------------------------------
 
@@ -221,12 +198,25 @@ class Operations:
                 break
         return Changed(answer, before)
 
+    @contextmanager
+    def copies(self) -> Iterator[Copies]:
+        """What many changes, some at a time, leave on the inbox: all of it is safe at the end.
+        Raises BrokerUnavailable."""
+        copies = Copies(self._hand_over, flush=self.broker.flush)
+        yield copies
+        copies.settle()
+
     def cancel_many(
-        self, ids: Sequence[tuple[bytes, str]], before: Sequence[Schedule | None]
+        self,
+        ids: Sequence[tuple[bytes, str]],
+        before: Sequence[Schedule | None],
+        *,
+        copies: Copies | None = None,
     ) -> list[Answer]:
         """Cancel many, in the store and on the inbox; `before` says where their records are.
-        Does not wait: what somebody creates under a condition is `reserved`, and stays."""
-        changes = [new_id() if self.settings.on_kafka else "" for _ in ids]
+        Does not wait: what somebody creates under a condition is `reserved`, and stays. With
+        `copies` it is these that wait for the broker."""
+        changes = change_names(len(ids)) if self.settings.on_kafka else [""] * len(ids)
         answers = self.admin.cancel_many(ids, changes=changes)
         for n, ((_, version), old) in enumerate(zip(ids, before, strict=True)):
             recurs = old is not None and old.plan and version in ("", old.version)
@@ -235,19 +225,19 @@ class Operations:
                 answers[n] = Answer.CANCELLED
         if self.settings.on_kafka:
             records = [
-                (encode_cancel(inbox=inbox, id=i, change=change), partition)
+                encode_cancel(inbox=inbox, id=i, change=change, partition=partition)
                 for (i, _), change, answer, old in zip(ids, changes, answers, before, strict=True)
                 if answer is Answer.CANCELLED
                 for inbox, partition in [self.home(old)]
             ]
-            self._leave_copies(records)
+            self._leave_copies(records, copies)
         return answers
 
     def forget(self, schedule_id: bytes) -> None:
         """Cancel without an answer. Does not wait for intake, but takes effect after what is on the
         inbox."""
         if self.settings.on_kafka or self.intake.is_behind():
-            self.deliver([(encode_cancel(inbox=self.inbox, id=schedule_id), None)])
+            self.deliver([encode_cancel(inbox=self.inbox, id=schedule_id)])
         else:
             self.pending.shard_of(schedule_id).park([schedule_id, "", ""])
 
@@ -274,16 +264,17 @@ class Operations:
         return Changed(answer, before, after)
 
     def move_many(
-        self, moves: Sequence[Move], *, copied: bool = True
+        self, moves: Sequence[Move], *, copied: bool = True, copies: Copies | None = None
     ) -> list[tuple[Answer, Schedule | None]]:
         """Give many another due time. On Kafka a copy of each change goes to the inbox; the id of
-        the change lets the store that made it ignore the copy.
+        the change lets the store that made it ignore the copy; `copies` as of `cancel_many`.
 
         Changes to "due at once" are not `copied`: they are delivered before intake reads a copy.
         """
         if not (self.settings.on_kafka and copied):
             return self.admin.move_many(moves)
-        named = [replace(move, change=new_id()) for move in moves]
+        changes = change_names(len(moves))
+        named = [replace(m, change=change) for m, change in zip(moves, changes, strict=True)]
         answers = self.admin.move_many(named)
         records = []
         for move, (_, after) in zip(named, answers, strict=True):
@@ -293,11 +284,12 @@ class Operations:
                     records.append(
                         copy_of_move(after, change=move.change, home=home, journals=journals)
                     )
-        self._leave_copies(records)
+        self._leave_copies(records, copies)
         return answers
 
-    def _leave_copies(self, records: Sequence[Placed]) -> None:
-        self.deliver(records, otherwise="changed in the store, but not on the inbox: ")
+    def _leave_copies(self, records: Sequence[Record], copies: Copies | None) -> None:
+        with nullcontext(copies) if copies else self.copies() as left:
+            left.leave(records)
 
     def home(self, found: Schedule | None) -> tuple[str, int | None]:
         """Inbox and partition of a schedule: one partition keeps its versions in order."""

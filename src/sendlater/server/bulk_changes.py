@@ -14,6 +14,7 @@ from sendlater.clock import Clock
 from sendlater.errors import Unavailable
 from sendlater.limits import BULK_COUNT_MAX, BULK_IDS_MAX, PARK_COUNT_MAX
 from sendlater.model import PAUSED_MS, Schedule, State
+from sendlater.operations.handed_over import Copies
 from sendlater.operations.schedules import Changed, Operations
 from sendlater.server.problems import PartlyDone, Problem
 from sendlater.server.topic_records import REDRIVEN
@@ -131,18 +132,17 @@ class Bulk:
         now_ms = self._clock.now_ms()
         first_ms = found[0].due_ms if found else 0
         ranked = enumerate(found)
-        while chunk := list(islice(ranked, PARK_COUNT_MAX)):
-            if plan.action == "cancel":
-                answers.update(self._cancel(entry, [one for _, one in chunk]))
-            else:
+        with self._operations.copies() as copies:
+            while chunk := list(islice(ranked, PARK_COUNT_MAX)):
+                if plan.action == "cancel":
+                    answers.update(self._cancel(entry, [one for _, one in chunk], copies))
+                    continue
                 moves = [
-                    (
-                        one,
-                        plan.due_ms(one, n, of=len(found), first_ms=first_ms, now_ms=now_ms),
-                    )
+                    (one, plan.due_ms(one, n, of=len(found), first_ms=first_ms, now_ms=now_ms))
                     for n, one in chunk
                 ]
-                answers.update(self._move(entry, moves, copied=plan.action != "deliver-now"))
+                copied = plan.action != "deliver-now"
+                answers.update(self._move(entry, moves, copied=copied, copies=copies))
 
     def _find(self, wanted: Filter | Sequence[bytes]) -> tuple[list[Schedule], int]:
         """The selected schedules in due order, and how many ids were not found."""
@@ -173,10 +173,11 @@ class Bulk:
                 matched=count,
             )
 
-    def _cancel(self, entry: Entry, chunk: list[Schedule]) -> Counter[str]:
+    def _cancel(self, entry: Entry, chunk: list[Schedule], copies: Copies) -> Counter[str]:
         undos = [Undo(one.id, one.due_ms, packed=pack(one)) for one in chunk]
         self._keep(entry, undos)
-        answers = self._operations.cancel_many([(one.id, one.version) for one in chunk], chunk)
+        wanted = [(one.id, one.version) for one in chunk]
+        answers = self._operations.cancel_many(wanted, chunk, copies=copies)
         if any(answer is not Answer.CANCELLED for answer in answers):
             # What was being delivered must not be scheduled again by an undo.
             pairs = zip(undos, answers, strict=True)
@@ -186,13 +187,14 @@ class Bulk:
         return Counter(answer.value for answer in answers)
 
     def _move(
-        self, entry: Entry, moves: list[tuple[Schedule, int]], *, copied: bool
+        self, entry: Entry, moves: list[tuple[Schedule, int]], *, copied: bool, copies: Copies
     ) -> Counter[str]:
         # An undo moves only what stands where the change put it, so it can be kept for all.
         self._keep(entry, [Undo(one.id, one.due_ms, moved_to_ms=to_ms) for one, to_ms in moves])
         got = self._operations.move_many(
             [Move(one.id, due_ms, one.version, at_once=not copied) for one, due_ms in moves],
             copied=copied,
+            copies=copies,
         )
         self._note(entry, [one for one, _ in moves], [answer for answer, _ in got], Answer.MOVED)
         return Counter(answer.value for answer, _ in got)

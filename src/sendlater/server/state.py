@@ -9,7 +9,8 @@ from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import FOLLOWERS_COUNT_MAX, READERS_COUNT_MAX, WAITING_COUNT_MAX
 from sendlater.model import Schedule
-from sendlater.operations.schedules import ACK_S, Operations
+from sendlater.operations.handed_over import ACK_S
+from sendlater.operations.schedules import Operations
 from sendlater.server.auth import Identity, Role, Tokens
 from sendlater.server.batch_writer import LoopWaker, Writer
 from sendlater.server.bulk_changes import Bulk

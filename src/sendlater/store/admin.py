@@ -5,10 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 from sendlater.limits import (
+    CANCEL_COUNT_MAX,
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
     PAGE_COUNT_MAX,
@@ -196,22 +197,25 @@ class Admin:
         on the inbox, if there are any: this store will ignore those. Answers `reserved` while
         somebody creates the schedule under a condition: see store/conditional.py."""
         keys = ("due", "record", "state", "batches", "changes", "aside")
-        now_ms = time.time_ns() // 1_000_000
-        calls = [
-            self._call(
-                schedule_id,
-                keys,
-                id=schedule_id,
-                version=version,
-                change=change,
-                now_ms=now_ms,
-                reserve_ms=RESERVED_MS,
-                keep_ms=CHANGE_KEPT_MS,
-                changes_max=CHANGES_COUNT_MAX,
-            )
-            for (schedule_id, version), change in zip(ids, changes or [""] * len(ids), strict=True)
-        ]
-        return [Answer(answer.decode()) for answer in self._run(script("cancel"), calls)]
+        common = {
+            "now_ms": time.time_ns() // 1_000_000,
+            "reserve_ms": RESERVED_MS,
+            "keep_ms": CHANGE_KEPT_MS,
+            "changes_max": CHANGES_COUNT_MAX,
+        }
+        names = changes or [""] * len(ids)
+        named = [(*one, name) for one, name in zip(ids, names, strict=True)]
+        calls, asked = [], []
+        for shard in self.pending.shards:
+            mine = [n for n, (one, _) in enumerate(ids) if self.pending.shard_of(one) is shard]
+            for first in range(0, len(mine), CANCEL_COUNT_MAX):
+                some = mine[first : first + CANCEL_COUNT_MAX]
+                rest = list(chain.from_iterable(named[n] for n in some))
+                calls.append((shard, shard._keys(*keys) | common | {"rest": rest}))
+                asked += some
+        told = chain.from_iterable(self._run(script("cancel"), calls))
+        answers = dict(zip(asked, told, strict=True))
+        return [Answer(answers[n].decode()) for n in range(len(ids))]
 
     def move(self, move: Move) -> tuple[Answer, Schedule | None]:
         """Give a pending schedule another due time; returns the changed schedule too."""

@@ -118,7 +118,9 @@ def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
         expiry = Expiry(at_ms)
     elif after_ms is not None:
         expiry = Expiry(after_ms, after_due=True)
-    kind = kind_of(dialect, expiry, recurs=bool(plan))
+    kind = DIALECT_NUMBER[dialect]
+    if expiry is not None or plan:
+        kind = kind_of(dialect, expiry, recurs=bool(plan))
     fields = (topic, partition, key, value, flat, kind, *row[9:])
     return pack_fields((tags.encode(), *fields) if tags else fields)
 

@@ -251,9 +251,8 @@ class Pending:
         """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
         keys = shard._keys("due", "record", "state", "batches", "changes", "aside")
-        unnamed: dict[str, Any] = {"change": "", "now_ms": 0, "reserve_ms": 0}
-        unnamed |= {"keep_ms": 0, "changes_max": 0}
-        answer = script("cancel")(shard.client, **keys, id=schedule_id, version="", **unnamed)
+        unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
+        (answer,) = script("cancel")(shard.client, **keys, **unnamed, rest=[schedule_id, "", ""])
         return Cancelled(answer.decode())
 
     def move(self, schedule_id: bytes, *, due_ms: int) -> bool:

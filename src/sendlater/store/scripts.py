@@ -198,7 +198,8 @@ def _armed(name: str, armed_as: str) -> Script:
 
 
 def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any]:
-    """Call a script of one shard many times, in at most two round trips; answers in order.
+    """Call a script of one shard many times, in at most two round trips; answers in order. A call
+    has the named values of the script, and may have `rest`.
 
     Each call is atomic, all of them are not. Raises StoreUnavailable: some may have run then.
     """
@@ -210,8 +211,9 @@ def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any
     first = verb(client, **calls[0])
     pipe = client.pipeline(transaction=False)
     for call in calls[1:]:
+        rest = call.pop("rest", ())
         # Not `pipe.evalsha`, which a pipeline of a cluster refuses whatever its keys are.
-        pipe.execute_command("EVALSHA", verb.sha, len(verb.keys), *verb.given(call))
+        pipe.execute_command("EVALSHA", verb.sha, len(verb.keys), *verb.given(call), *rest)
     try:
         return [first, *pipe.execute()]
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:

@@ -1,6 +1,6 @@
 """The pending store as a Spark sink: rows become schedules, with the place they were read from."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -105,7 +105,9 @@ class ParkTask:
         """Per source where each shard stands."""
         self.undecided: dict[str, tuple[int, frozenset[int]]] = {}
         """Per source the position before which only these records are taken."""
-        self.rows: dict[tuple[int, bool], list[Any]] = {}
+        self.is_journal: dict[str, bool] = {}
+        """Per source."""
+        self.rows: defaultdict[tuple[int, bool], list[Any]] = defaultdict(list)
         """Per shard, and whether they are from journals."""
         self.sizes: Counter[tuple[int, bool]] = Counter()
         self.rejected: Counter[tuple[int, bool]] = Counter()
@@ -163,7 +165,8 @@ class ParkTask:
         if min(int(one or 0) for one in stands) < at:
             raise StoreWentBack(f"{source} is read from {at}, but the shards stand at {stands}")
         self.seen[source], self.ends[source] = stands, at
-        if source.rpartition("/")[0] in self.journals:
+        self.is_journal[source] = source.rpartition("/")[0] in self.journals
+        if self.is_journal[source]:
             self.undecided[source] = undecided(self.pending, source)
 
     def _gather(
@@ -227,9 +230,8 @@ class ParkTask:
         """Where the row waits; a full call is written first. None if the shard has seen it."""
         if at < int(self.seen[source][shard] or 0):
             return None
-        place = (shard, source.rpartition("/")[0] in self.journals)
-        rows = self.rows.setdefault(place, [])
-        if len(rows) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
+        place = (shard, self.is_journal[source])
+        if len(self.rows[place]) >= 3 * PARK_COUNT_MAX or self.sizes[place] >= PARK_BYTES_MAX:
             self._write(place)
         self.rows[place] += row
         self.sizes[place] += len(row[-1])
@@ -237,7 +239,7 @@ class ParkTask:
 
     def flush(self) -> None:
         """Write what is left, and the positions to every shard."""
-        kinds = {source.rpartition("/")[0] in self.journals for source in self.ends}
+        kinds = set(self.is_journal.values())
         for shard in range(len(self.shards)):
             for journal in sorted(kinds):
                 self._write((shard, journal))
@@ -251,10 +253,9 @@ class ParkTask:
         ends = [
             (source, self.seen[source][number], str(end))
             for source, end in self.ends.items()
-            if end > int(self.seen[source][number] or 0)
-            and (source.rpartition("/")[0] in self.journals) == journal
+            if end > int(self.seen[source][number] or 0) and self.is_journal[source] == journal
         ]
-        rows = self.rows.get(place, [])
+        rows = self.rows[place]
         if not rows and not ends:
             return
         self.shards[number].park(

@@ -1,44 +1,75 @@
--- Cancel a schedule.
+-- Cancel schedules.
 --
 -- keys: due record state batches changes aside
--- args: id version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
+-- args: now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: tags
+-- rest: id version change, id version change, ...
 -- sealed: refuses
 -- full: goes on
--- returns: cancelled, delivering (claimed already, too late), unknown, changed when `version` is given
---          and is not the schedule's, or reserved while somebody creates one with this id, see put.lua
+-- returns: for each cancelled, delivering (claimed already, too late), unknown, changed when `version` is
+--          given and is not the schedule's, or reserved while somebody creates one with this id, see put.lua
 --
 -- The copy of the cancellation on the inbox has the name `change`, as that of a move: what is read before
 -- the copy, and was written after this, is newer and stays. With too many names, the copy is a cancellation.
 
-local created_ms = redis.call('ZSCORE', changes, 'new ' .. id)
-if created_ms and tonumber(created_ms) > now_ms - reserve_ms then
-    return 'reserved'
+local function is_reserved(id)
+    local created_ms = redis.call('ZSCORE', changes, 'new ' .. id)
+    return created_ms and tonumber(created_ms) > now_ms - reserve_ms
 end
-local score = redis.call('ZSCORE', due, id)
-local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
-    or redis.call('HGET', aside, id)
-if packed then
+
+local names
+local function is_claimed(id)
+    names = names or redis.call('HKEYS', batches)
+    for _, name in ipairs(names) do
+        if redis.call('HEXISTS', batches .. ':' .. name, id) == 1 then
+            return true
+        end
+    end
+    return false
+end
+
+local gone, indexed, is_gone, made = {}, {}, {}, {}
+
+local function cancelled(id, version, change)
+    if is_reserved(id) then
+        return 'reserved'
+    end
+    local score = not is_gone[id] and redis.call('ZSCORE', due, id)
+    local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
+        or not is_gone[id] and redis.call('HGET', aside, id)
+    if not packed then
+        return is_claimed(id) and 'delivering' or 'unknown'
+    end
     if version ~= '' and string.sub(redis.sha1hex(packed), 1, #version) ~= version then
         return 'changed'
     end
-    if redis.call('ZREM', due, id) == 1 then
-        unindex({[id] = tags_of(packed, 10)})
-    end
-    redis.call('HDEL', record, id)
-    redis.call('HDEL', aside, id)
-    redis.call('HINCRBY', state, 'cancelled', 1)
+    gone[#gone + 1], is_gone[id] = id, true
+    indexed[id] = score and tags_of(packed, 10) or nil
     if change ~= '' then
-        redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
-        if redis.call('ZCARD', changes) < changes_max then
-            redis.call('ZADD', changes, now_ms, change)
-        end
+        made[#made + 1] = change
     end
     return 'cancelled'
 end
-for _, name in ipairs(redis.call('HKEYS', batches)) do
-    if redis.call('HEXISTS', batches .. ':' .. name, id) == 1 then
-        return 'delivering'
+
+local answers = {}
+for i = rest, #ARGV, 3 do
+    answers[#answers + 1] = cancelled(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+end
+if #gone > 0 then
+    redis.call('ZREM', due, unpack(gone))
+    unindex(indexed)
+    redis.call('HDEL', record, unpack(gone))
+    redis.call('HDEL', aside, unpack(gone))
+    redis.call('HINCRBY', state, 'cancelled', #gone)
+end
+if #made > 0 then
+    redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)
+    local scores = {}
+    for i = 1, math.min(#made, changes_max - redis.call('ZCARD', changes)) do
+        scores[#scores + 1], scores[#scores + 2] = now_ms, made[i]
+    end
+    if #scores > 0 then
+        redis.call('ZADD', changes, unpack(scores))
     end
 end
-return 'unknown'
+return answers

@@ -45,7 +45,8 @@ OURS = {
 
 
 ATTEMPTS_MAX = 2
-"""How often a local Spark tries a task: the second attempt finds what the first has delivered."""
+"""How often a local Spark tries a task of a lane: the second attempt finds what the first has
+delivered. Time buckets and topics on Redis know no such look-up: their queries begin anew."""
 
 
 def slots(settings: Settings) -> int:
@@ -54,6 +55,12 @@ def slots(settings: Settings) -> int:
     copying = any(inbox.copy_to for inbox in settings.inboxes)
     planning = 1 if settings.horizon else 0
     return lanes + settings.intake_slots * (1 + copying) + planning
+
+
+def local_master(settings: Settings) -> str:
+    """A Spark in this process: how many tasks it runs at once, and how often it tries each."""
+    looks_up = settings.on_kafka and settings.pending == "redis"
+    return f"local[{slots(settings)},{ATTEMPTS_MAX if looks_up else 1}]"
 
 
 def spark_home(cache_dir: Path) -> Path:
@@ -81,7 +88,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     if not settings.spark_master:
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
     conf = SparkConf().setAppName(f"sendlater {settings.space}")
-    conf.setMaster(settings.spark_master or f"local[{slots(settings)},{ATTEMPTS_MAX}]")
+    conf.setMaster(settings.spark_master or local_master(settings))
     logging = resources.files(__package__) / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})

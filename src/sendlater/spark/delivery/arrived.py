@@ -21,6 +21,8 @@ from sendlater.store.codec import unpack
 
 LOOK_COUNT_MAX = 100_000
 """Most records that are read: about a second's work."""
+LOOK_MS_MAX = 5_000
+"""Longest time for that; large records take longer."""
 LANDED_MS = 500
 """A broker that works has taken by then what the failed attempt had sent."""
 ANSWER_MS_MAX, ANSWERS_MAX = 300, 5
@@ -92,7 +94,7 @@ def _found(
     topics = {one.topic for records in sent.values() for one in records}
     found: dict[int, set[int]] = {}
     try:
-        for read in _records(lane, topics, since_ms, clock):
+        for read in _records(lane, topics, since_ms, clock) if topics else ():
             for told in zip(read.topics, read.keys, read.values, read.headers, strict=True):
                 if place := wanted.get(_content(*told)):
                     found.setdefault(place[0], set()).add(place[1])
@@ -118,7 +120,11 @@ def _records(lane: Lane, topics: Iterable[str], since_ms: int, clock: Clock) -> 
         count = sum(end - first for first, end in bounds.values())
         if count > LOOK_COUNT_MAX:
             raise NotLookedUp(f"expected at most {LOOK_COUNT_MAX} records to read, got {count}")
-        yield from reader.read_through(bounds)
+        until_ms = clock.elapsed_ms() + LOOK_MS_MAX
+        for read in reader.read_through(bounds):
+            yield read
+            if clock.elapsed_ms() > until_ms:
+                raise NotLookedUp(f"expected to read it within {LOOK_MS_MAX} ms")
     finally:
         reader.close()
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from sendlater.dialects.names import EXPIRY
 from sendlater.store.codec import (
+    DIALECTS,
     EXPIRES,
     FIELDS,
     as_bytes,
-    dialect_of,
     expiry_of,
     unpack_many,
 )
@@ -106,7 +106,8 @@ def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Recor
             pa.array(key, pa.binary()),
             pa.array(value, pa.binary()),
             _headers(headers),
-            pa.array(map(dialect_of, kind), pa.binary()).cast(pa.string()),
+            # As `dialect_of`, without a call for each row.
+            pa.array([DIALECTS[one & EXPIRES - 1] for one in kind], pa.binary()).cast(pa.string()),
             pa.array(origin, pa.binary()).cast(pa.string()),
             pa.array(from_partition, pa.int32()),
             pa.array(at, pa.int64()),

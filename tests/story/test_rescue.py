@@ -65,6 +65,7 @@ def test_what_a_target_takes_no_more_is_rejected_and_no_lane_ends(here, kafka):
     assert [len(here.arrivals(here.target, b"good-%d" % n)) for n in range(20)] == [1] * 20
     assert len(refused()) == 1
     assert "query failed" not in here.service.said()
+    assert "Traceback" not in here.service.said()
 
 
 def test_a_target_with_too_few_replicas_in_sync_delays_only_its_own(here, kafka):

@@ -44,6 +44,8 @@ OURS = {
 """Settings that users cannot change: the store's guarantees depend on them."""
 
 
+WORKERS = "sendlater.spark.datasource.workers"
+"""The daemon that workers are forks of; on a cluster it is Spark's own."""
 ATTEMPTS_MAX = 2
 """How often a local Spark tries a task of a lane: the second attempt finds what the first has
 delivered. Time buckets and topics on Redis know no such look-up: their queries begin anew."""
@@ -89,6 +91,8 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
     conf = SparkConf().setAppName(f"sendlater {settings.space}")
     conf.setMaster(settings.spark_master or local_master(settings))
+    if not settings.spark_master:
+        conf.set("spark.python.daemon.module", WORKERS)
     logging = resources.files(__package__) / "log4j2.properties"
     java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
     config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})

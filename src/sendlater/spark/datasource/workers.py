@@ -1,0 +1,31 @@
+"""Spark's daemon, of which every Python worker is a fork: with all imported that our tasks need.
+
+A worker that starts because a task is tried again is at work sooner, while others wait for it.
+"""
+
+import socket
+
+import confluent_kafka  # noqa: F401
+from pyspark import daemon
+
+import sendlater.spark.arrow_rows
+import sendlater.spark.delivery.due_source
+import sendlater.spark.delivery.refusal
+import sendlater.spark.intake.inbox_rows
+import sendlater.spark.intake.inbox_source
+import sendlater.spark.intake.park_sink  # noqa: F401
+
+_work = daemon.worker
+
+
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """As Spark's own, but silent when the JVM has gone on without this worker: it has told why."""
+    try:
+        return _work(sock, authenticated)
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    daemon.worker = worker
+    daemon.manager()

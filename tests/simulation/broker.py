@@ -241,7 +241,8 @@ class Producer:
 
 
 class ConfluentProducer:
-    """In place of confluent_kafka.Producer: what is written again to a journal."""
+    """In place of confluent_kafka.Producer: what is written again to a journal, and what is left of
+    a failed batch."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -250,8 +251,14 @@ class ConfluentProducer:
         """As there; each record takes its time."""
         world = self._broker.world
         world.pause(world.rng.random() * LAND_MS_MAX)
-        self._broker.append(topic, named["partition"], key, value, headers)
+        number = named["partition"]
+        if number < 0:
+            number = self._broker.partition(key) % len(self._broker.log(topic))
+        self._broker.append(topic, number, key, value, headers)
         named["on_delivery"](None, None)
+
+    def poll(self, timeout_s: float) -> None:
+        """Each record has its answer already."""
 
     def flush(self, timeout_s: float) -> int:
         """How many are left."""

@@ -42,7 +42,7 @@ from sendlater.service import graceful_stop as draining
 from sendlater.service import handing_over, heir, queries, service, takeover
 from sendlater.service import supervision as workers
 from sendlater.spark import session
-from sendlater.spark.delivery import arrived, claim_task, due_source, targets
+from sendlater.spark.delivery import arrived, claim_task, due_source, failed_batch, targets
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
 from sendlater.spark.delivery.recurring import as_sent
@@ -527,7 +527,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
         (sink, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
-        (rewriting, "Producer", lambda _: ConfluentProducer(broker)),
+        *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),

@@ -23,7 +23,7 @@ from happenings import BUSY_MS, Focus
 from world import substituted
 
 from sendlater.service import service
-from sendlater.spark.delivery import expired
+from sendlater.spark.delivery import arrived, expired
 from sendlater.spark.intake import park_sink as sink
 from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import scripts, shard
@@ -98,6 +98,7 @@ RECURRING = Focus(
     recurring={"every_ms": 1_000, "due_in": 1_000, "jitter_ms": 0, "count": 8},
 )
 AGAIN = Focus(faults=("task-sleeps", "speculate", "task-dies"), plan={"cluster": True})
+RETRIED = Focus(faults=("task-dies",), plan={"cluster": False})
 SLEEPERS = Focus(
     faults=("task-sleeps", "answer-lost"),
     steps=("before attempt", "before claim"),
@@ -191,6 +192,20 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     "an attempt does not know what the one before it has claimed": (
         AGAIN,
         (lua("attempt", "and 'open' or 'new'", "and 'new' or 'new'"),),
+    ),
+    "a second attempt delivers what has arrived": (
+        RETRIED,
+        (python(arrived._missing, "if n not in found", "if n in sent"),),
+    ),
+    "a second attempt does not wait for what is on its way": (
+        RETRIED,
+        (
+            python(
+                arrived._records,
+                "time.sleep(max(0, landed_at - clock.elapsed_ms()) / 1_000)",
+                "...",
+            ),
+        ),
     ),
     "nothing goes on in a full store": (
         Focus(faults=("store-full",)),

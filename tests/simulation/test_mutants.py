@@ -243,11 +243,11 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "a door does not take back what was set aside": (
         ASIDE,
-        (lua("cancel", "\n    or redis.call('HGET', aside, id)", ""),),
+        (lua("cancel", "\n        or not is_gone[id] and redis.call('HGET', aside, id)", ""),),
     ),
     "a door takes back what another one is replacing": (
         QUIET,
-        (lua("cancel", "\n    return 'reserved'", ""),),
+        (lua("cancel", "\n        return 'reserved'", ""),),
     ),
     "a door does not see what was set aside": (
         ASIDE,

@@ -202,8 +202,8 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         (
             python(
                 arrived._records,
-                "time.sleep(max(0, landed_at - clock.elapsed_ms()) / 1_000)",
-                "...",
+                "landed_at = clock.elapsed_ms() + LANDED_MS",
+                "landed_at = 0",
             ),
         ),
     ),

@@ -6,7 +6,15 @@ from collections import Counter
 from typing import Self
 
 from confluent_kafka import Consumer, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from servers import wait_until
 
 
 def create_topics(bootstrap_servers: str, *topics: str, partitions: int = 2, **config: str) -> None:
@@ -18,6 +26,21 @@ def create_topics(bootstrap_servers: str, *topics: str, partitions: int = 2, **c
     new = [NewTopic(topic, partitions, config=config) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result(30)
+
+
+def set_config(bootstrap_servers: str, topic: str, name: str, value: str) -> None:
+    """Behind a service's back; returns when the broker tells the new value itself."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    asked = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([changed])[changed].result(30)
+
+    def has_it() -> bool:
+        told = admin.describe_configs([asked])[asked].result(30)
+        return bool(told[name].value == value)
+
+    wait_until(has_it, f"{name} is {value}")
 
 
 class Reader:

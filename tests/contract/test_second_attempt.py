@@ -2,14 +2,7 @@
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
-from ledger import create_topics
+from ledger import create_topics, set_config
 from servers import wait_until
 
 from sendlater.brokers.client_options import client_options
@@ -26,6 +19,7 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.delivery.targets import Targets
 from sendlater.store import Pending
 from sendlater.store.codec import unpack
+from sendlater.store.unsettled import unsettled
 
 LENGTH_MS = 1_000
 
@@ -77,9 +71,11 @@ class Here:
 
     def claimed(self):
         """What the batch holds, by id."""
-        [(name, _)] = self.pending.shards[0].batches().items()
-        rows = self.pending.shards[0].client.hgetall(self.pending.shards[0]._batch_key(name))
-        return {id: unpack(id, packed) for id, packed in rows.items()}
+        return {
+            id: unpack(id, packed)
+            for batch in unsettled(self.pending)
+            for id, packed in zip(batch.ids, batch.packed, strict=True)
+        }
 
     def send(self, *ids, parts=None):
         """Deliver these, or only the first so many records of each."""
@@ -185,17 +181,3 @@ def test_record_by_record_the_culprit_is_rejected_in_the_brokers_words(here):
     told = dict(instead.record.headers)
     assert told["sendlater-rejected"] == b"refused"
     assert b"the broker says" in told["sendlater-rejected-detail"]
-
-
-def set_config(kafka, topic, name, value):
-    """Returns when the broker says so itself."""
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    asked = ConfigResource(ResourceType.TOPIC, topic)
-
-    def has_it():
-        return admin.describe_configs([asked])[asked].result(30)[name].value == value
-
-    wait_until(has_it, f"{name} is {value}")

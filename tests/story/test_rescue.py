@@ -1,15 +1,9 @@
 """A target that changes its mind: what its broker refuses at the last moment hurts nobody else."""
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 from installation import Installation, now_ms
-from ledger import Reader, create_topics
+from ledger import Reader, create_topics, set_config
 from servers import wait_until
 
 pytestmark = pytest.mark.story
@@ -24,20 +18,6 @@ def here(kafka, redis_url, tmp_path_factory):
         yield installation
         for reader in installation.readers.values():
             reader.__exit__()
-
-
-def set_config(kafka, topic, name, value):
-    """Behind the service's back: it looks at a topic's settings every half minute only."""
-    resource = ConfigResource(
-        ResourceType.TOPIC,
-        topic,
-        incremental_configs=[
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET),
-        ],
-    )
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
 
 
 def test_what_a_target_takes_no_more_is_rejected_and_no_lane_ends(here, kafka):

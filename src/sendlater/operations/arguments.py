@@ -118,11 +118,9 @@ def plan_send(
         id=schedule_id,
         due_ms=representable(planned_ms),
         record=record,
-        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms)
-        if expires is not None or expires_after is not None
-        else None,
+        expiry=plan_expiry(expires, expires_after, due_ms=planned_ms, now_ms=now_ms),
         plan=plan,
-        tags=checked_tags(tags) if tags is not None else (),
+        tags=checked_tags(tags),
     )
 
 

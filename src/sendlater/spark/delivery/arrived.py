@@ -53,12 +53,18 @@ def not_arrived(lane: Lane, shard: Shard, got: Claim, *, end_ms: int, clock: Clo
     return Claim([got.ids[n] for n in missing], [got.packed[n] for n in missing])
 
 
+def earliest_ms(schedules: Iterable[Schedule], end_ms: int) -> int:
+    """Nothing of a batch that was to end at `end_ms` was delivered before, by any broker's time."""
+    due_ms = min((one.due_ms for one in schedules), default=end_ms)
+    return max(due_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS
+
+
 def _missing(lane: Lane, got: Claim, *, end_ms: int, clock: Clock) -> dict[int, str]:
     """Numbers of rows that are on no topic, and their targets. Recurring schedules are among them:
     it is their occurrences that are delivered."""
     schedules = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
     sent = {n: _sent(one, lane) for n, one in enumerate(schedules) if not one.plan}
-    found = _found(lane, sent, since_ms=_since_ms(schedules, end_ms), clock=clock)
+    found = _found(lane, sent, since_ms=earliest_ms(schedules, end_ms), clock=clock)
     for n, parts in found.items():
         if len(parts) < len(sent[n]):
             raise NotLookedUp(f"{schedules[n].id[:100]!r} has arrived in part")
@@ -145,9 +151,3 @@ def _sent(schedule: Schedule, lane: Lane) -> list[Record]:
         return leaving(schedule)
     history = (lane.history_topic,) if lane.history_topic else ()
     return leaving(schedule, (origin.topic, *history))
-
-
-def _since_ms(schedules: Iterable[Schedule], end_ms: int) -> int:
-    """Nothing of the batch was delivered before this time, by the clock of any broker."""
-    due_ms = min((one.due_ms for one in schedules), default=end_ms)
-    return max(due_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS

@@ -21,9 +21,9 @@ from sendlater.dialects.deliver import VERSION
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import BrokerUnavailable, Fenced, StoreUnavailable, StoreWentBack
-from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, RECOVERY_LOOK_BACK_MS
 from sendlater.model import Schedule
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
+from sendlater.spark.delivery.arrived import earliest_ms
 from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.delivery.recurring import advanced, as_sent
 from sendlater.spark.journal.rewrite import write_again
@@ -320,9 +320,7 @@ def _has_own_id(schedule: Schedule) -> bool:
 
 def _since_ms(rows: Iterable[_Row]) -> int:
     """Nothing of these rows was delivered before this time, by the clock of any broker."""
-    due_ms: dict[int, int] = {}
+    batches: dict[int, list[Schedule]] = {}
     for row in rows:
-        end_ms, due = row.batch.end_ms, row.schedule.due_ms
-        due_ms[end_ms] = min(due, due_ms.get(end_ms, due))
-    earliest = min(max(due, end - RECOVERY_LOOK_BACK_MS) for end, due in due_ms.items())
-    return earliest - RECOVERY_CLOCK_SKEW_MS
+        batches.setdefault(row.batch.end_ms, []).append(row.schedule)
+    return min(earliest_ms(schedules, end_ms) for end_ms, schedules in batches.items())

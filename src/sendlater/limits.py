@@ -54,6 +54,12 @@ CHANGES_COUNT_MAX = 100_000
 """Most changes per shard whose copies intake has not read; more mean that intake is far behind."""
 CHANGE_KEPT_MS = 24 * 3_600_000
 """How long a change is remembered if its copy never reaches the inbox (its process crashed)."""
+ONCE_COUNT_MAX = 100_000
+"""Ids that a shard remembers for `sendlater-if: once`, so for retries: about 10 MB. Those that were
+due first are forgotten first."""
+ONCE_KEPT_MS = 3_600_000
+"""How long after its due time it remembers one: a consumer that died before it committed is back by
+then, and one that reads its topic again next week gets its retries again."""
 RESERVED_MS = 60_000
 """How long an id stays reserved if the process that creates a schedule under a condition dies: the
 broker may take half of it to acknowledge the record, and intake the other half to read it."""

@@ -133,7 +133,7 @@ def model_condition(record):
     if record.topic != "schedules" or all(name != names.IF for name, _ in record.headers):
         return None
     text = as_text(first(record.headers, names.IF)) or ""
-    known = re.fullmatch("absent|earlier|later|version=[0-9A-Za-z-]{1,64}", text, re.ASCII)
+    known = re.fullmatch("absent|earlier|later|once|version=[0-9A-Za-z-]{1,64}", text, re.ASCII)
     return text if known and record.value is not None else Reason.BAD_CONDITION
 
 

@@ -243,7 +243,7 @@ class World:
         due_ms = number * 1_000
         standing = self.pending.get(b"a")
         match word:
-            case "absent" | "earlier" | "later":
+            case "absent" | "earlier" | "later" | "once":
                 self.put(value, due_ms=due_ms, only_if=word)
             case "version" if standing is not None:
                 self.put(value, due_ms=due_ms, only_if=f"version={standing.version}")
@@ -297,9 +297,10 @@ def world(redis_url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 CASES = [
-    *[(word, None, 2_000, word != "version=0") for word in ("absent", "earlier", "later")],
+    *[(word, None, 2_000, word != "version=0") for word in ("absent", "earlier", "later", "once")],
     ("version=0", None, 2_000, False),
     ("absent", 2_000, 1_000, False),
+    ("once", 2_000, 1_000, False),
     ("earlier", 2_000, 1_000, True),
     ("earlier", 2_000, 2_000, False),
     ("later", 2_000, 3_000, True),
@@ -350,6 +351,27 @@ def test_what_was_decided_stands_in_a_store_that_is_filled_again(
     world.settle_down()
     assert world.stands() is None
     assert world.arrived == ({expected[0]: 1} if expected else {})
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_asked_for_once_comes_once(world: World, again: bool) -> None:
+    """Also in a store that goes back and reads both again."""
+    world.put(b"first", only_if="once")
+    world.settle_down()
+    kept = world.snapshot()
+    world.claim(9_000)
+    world.deliver()
+    world.settle()
+    world.put(b"second", only_if="once")
+    world.settle_down()
+    if again:
+        world.go_back(kept)
+        world.settle_down()
+    world.agree()
+    assert world.stands() is None
+    world.claim(9_000)
+    world.deliver()
+    assert world.arrived == {b"first": 1}
 
 
 @pytest.mark.parametrize("arrives", [False, True])
@@ -459,7 +481,18 @@ def test_what_recurs_keeps_its_plan_and_goes_on_from_it(world: World) -> None:
     assert [one.due_ms for one in world.pending.list(count_max=9, tag="order:7")] == [again.due_ms]
 
 
-WORDS = ["absent", "earlier", "later", "version", "plain", "cancel", "read", "claim", "deliver"]
+WORDS = [
+    "absent",
+    "earlier",
+    "later",
+    "once",
+    "version",
+    "plain",
+    "cancel",
+    "read",
+    "claim",
+    "deliver",
+]
 WORDS += ["settle", "crash", "look after", "rebuild", "compact", "snapshot", "go back"]
 STEPS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 5)), max_size=25)
 

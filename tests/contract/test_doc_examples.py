@@ -62,7 +62,12 @@ def test_the_conditions_page_on_redis(redis_url, space, capsys):
         assert capsys.readouterr().out.startswith(said)
         with Scheduler(redis_url, space=space) as scheduler:
             found = {one.id: one.value for one in scheduler.iter()}
-        assert found == {"report-7": b"weekly", "index-7": b"page 7", "mail-ann": b"news"}
+        assert found == {
+            "report-7": b"weekly",
+            "index-7": b"page 7",
+            "mail-ann": b"news",
+            "order-17/paid": b"pay",
+        }
 
 
 def test_the_tags_page_on_redis(redis_url, capsys):

@@ -92,6 +92,9 @@ def populate(pending, *, seed=0, count=60):
     admin = Admin(pending)
     admin.move_many([Move(one.id, NOW_MS * 3, change=f"c{one.id!r}") for one in rows[::5]])
     put_if(pending, schedule(count, chosen), only_if="absent", reserve_ms=60_000)
+    for number in range(count + 1, count + 9):
+        asked = schedule(number, chosen)
+        pending.shard_of(asked.id).park([asked.id, f"if once|{asked.due_ms}", pack(asked)])
     pending.shards[0].want([b"new-target"])
     pending.tell_copied({"other/0": 5})
     trail = AuditTrail(pending)
@@ -114,7 +117,7 @@ def everything(pending):
     index = index_of(pending)
     assert index == index_meant(pending)
     found["tags"] = {(tag, i, at) for (_, tag), ids in index.items() for i, at in ids.items()}
-    for name in (*BY_ID, "changes", "wanted", "limits-since", "limits-from", "seen:topics"):
+    for name in (*BY_ID, "changes", "once", "wanted", "limits-since", "limits-from", "seen:topics"):
         found[name] = set()
         for shard in pending.shards:
             key = shard.keys["due"].removesuffix("due") + name
@@ -131,6 +134,9 @@ def everything(pending):
             key, is_set = home.keys["due"].removesuffix("due") + name, name in SETS
             there = home.client.sismember(key, one) if is_set else home.client.hexists(key, one)
             assert there, (name, one)
+    for one in found["once"]:
+        home = pending.shard_of(one)
+        assert home.client.zscore(home.keys["once"], one), one
     for name in ("journals", "horizon", "planned"):
         [found[name]] = {shard.state()[name] for shard in pending.shards}
     assert {str(shard.targets()) for shard in pending.shards} == {str(pending.shards[0].targets())}
@@ -140,7 +146,7 @@ def everything(pending):
     found["audit"] = trail.trail(first=0, count=9)
     assert {"order-3", "x"} & {tag for tag, *_ in found["tags"]}
     assert any(score > LIMITED_MS for score in found["due"].values())
-    assert all(found[name] for name in (*BY_ID, "changes", "limits-since", "recent"))
+    assert all(found[name] for name in (*BY_ID, "changes", "once", "limits-since", "recent"))
     return found
 
 

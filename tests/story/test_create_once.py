@@ -1,4 +1,5 @@
-"""Create once and debounce: by Python and REST, who are told, and by a header, which nobody is."""
+"""Create once and debounce: by Python and REST, who are told, and by a header, which nobody is; and
+a retry that is asked for twice."""
 
 import json
 import re
@@ -176,3 +177,46 @@ def test_a_header_says_it_from_any_language(world):
     reasons = Counter(dict(m.headers())["sendlater-rejected"] for m in rejected())
     assert reasons == {b"bad-condition": len(hostile)}
     assert {m.key() for m in rejected()} == {b"h-bad-%d" % n for n in range(len(hostile))}
+
+
+def of(letters, place):
+    """The keys of dead letters about records from there."""
+    told = [(m.key(), dict(m.headers() or ())) for m in list(letters.messages)]
+    return [key for key, one in told if one.get("event-id", b"").startswith(place.encode())]
+
+
+def test_a_retry_that_is_asked_for_twice_comes_once(world):
+    """A consumer died before it committed: it reads the record again, when its retry has come, and
+    its dead letter too."""
+    producer = Producer({"bootstrap.servers": world.kafka})
+    place = f"orders-{world.space}/0"
+
+    def fail(n, attempts):
+        """As a consumer does, of a record from elsewhere."""
+        headers = [("retry-origin", f"{place}/{n}"), ("sendlater-retry", "1s")]
+        headers += [("scheduler-target-topic", world.out)]
+        headers += [("retry-attempt", str(attempts))] if attempts else []
+        producer.produce(world.inbox, f"{n}", f"order-{n}", headers=headers)
+        assert producer.flush(30) == 0
+
+    def came():
+        return [m.key() for found in world.arrived("retry-").values() for m in found]
+
+    unmet = world.store().counts()["unmet"]
+    with Reader(world.kafka, "dead-letters") as letters:
+        for n in range(COUNT):
+            fail(n, 0)
+            fail(n, 0)
+            fail(n, 1)
+        wait_until(lambda: len(came()) >= COUNT, "each has come again")
+        wait_until(lambda: len(of(letters, place)) >= COUNT, "each has a dead letter")
+        world.service.kill()
+        world.service.start()
+        for n in range(COUNT):
+            fail(n, 0)
+            fail(n, 1)
+        fail(COUNT, 0)
+        wait_until(lambda: len(came()) > COUNT, "the last one has come")
+        assert sorted(came()) == sorted(b"order-%d" % n for n in range(COUNT + 1))
+        assert sorted(of(letters, place)) == sorted(b"order-%d" % n for n in range(COUNT))
+    assert world.store().counts()["unmet"] - unmet == 3 * COUNT

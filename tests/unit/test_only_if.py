@@ -14,7 +14,8 @@ from sendlater.model import Schedule
 from sendlater.operations.conditions import checked_condition, condition_failed
 from sendlater.testing import Fake
 
-WORDS = st.sampled_from(["absent", "earlier", "later"])
+WORDS = st.sampled_from(["absent", "earlier", "later", "once"])
+EXPECTED = "expected absent, earlier, later, once or version=V"
 VERSIONS = st.from_regex(r"\Aversion=[0-9A-Za-z-]{1,64}\Z")
 
 
@@ -27,7 +28,7 @@ def test_a_condition_is_taken_as_it_is(text):
 def test_anything_else_is_refused_in_words(text):
     if isinstance(text, str) and re.fullmatch(names.CONDITION, text):
         return
-    with pytest.raises(BadRequest, match="only_if: expected absent, earlier, later or version=V"):
+    with pytest.raises(BadRequest, match=f"only_if: {EXPECTED}"):
         checked_condition(text)
 
 

@@ -77,7 +77,7 @@ def send(
         id: Id of the schedule: a new schedule with the same id replaces it. Default: a new id.
         partition: Partition of the target topic. Default: the producer chooses.
         tag: A word it can be found and cancelled by; may be repeated.
-        only_if: absent, earlier, later or version=V: only if what has this id allows it.
+        only_if: absent, earlier, later, once or version=V: only if what has this id allows it.
         jsonl: File with a JSON object per line: topic, value, delay or at or the words of a
             recurring schedule, and optionally key, headers, spread, expires... `-`: standard input.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import as_record
 from sendlater.dialects import names
-from sendlater.dialects.retry import ATTEMPT
+from sendlater.dialects.retry import ATTEMPT, DEAD
 from sendlater.dialects.when import WHOLE
 from sendlater.errors import NoAttemptsLeft
 from sendlater.limits import ID_BYTES_MAX, RETRY_ERROR_BYTES_MAX
@@ -80,7 +80,7 @@ def given_up(message: Any, error: str, *, dead_topic: str, now_ms: int) -> Sched
         (names.EVENT_ID, retry_of[:ID_BYTES_MAX]),
     ]
     return Schedule(
-        id=b"dead:" + _id(target, retry_of, _attempt(record)),
+        id=DEAD.encode() + _id(target, retry_of, _attempt(record)),
         due_ms=now_ms,
         record=replace(record, topic=dead_topic, key=_key(record), headers=headers, partition=None),
     )

@@ -15,6 +15,7 @@ from sendlater.client.retries import again_or_dead
 from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
+from sendlater.dialects import names
 from sendlater.errors import NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Paused, Schedule
@@ -103,7 +104,8 @@ class Scheduler:
         Returns once the schedule is safe: on the inbox, or with Redis alone in the store. A new
         schedule with the same id replaces it. With `wait=False` it returns at once; an error goes
         to `on_sent`, or else `flush` raises it. With `only_if` (absent, earlier, later, version=V)
-        it waits for intake. Raises BadTime, BadRequest, ConditionFailed, Unavailable.
+        it waits for intake; with `once` it counts only if it is the first of its id. Raises
+        BadTime, BadRequest, ConditionFailed, Unavailable.
         """
         schedule = plan_send(
             topic,
@@ -178,7 +180,7 @@ class Scheduler:
             schedule = again_or_dead(
                 message, error, policy, dead_topic=dead_topic, now_ms=self.now_ms()
             )
-            self._sender.send(schedule)
+            self.create(schedule, only_if=names.ONCE)
             return Scheduled(self, schedule)
         record, due_ms = retried(message, backoff=backoff, now_ms=self.now_ms())
         schedule = Schedule(id=to_id(id or new_id()), due_ms=due_ms, record=record)

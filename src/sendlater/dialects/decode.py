@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
-from sendlater.dialects.rejection_rules import detail_of, reason_of
+from sendlater.dialects.rejection_rules import detail_of, reason_of, undecided
 from sendlater.dialects.retry import (
+    DEAD,
     RETRY_MS,
     dead_headers,
     retry_headers,
@@ -99,7 +100,7 @@ def stages(settings: "Settings") -> list[list[str]]:
         _found(settings, is_envelope, copied),
         _timed(),
         _spans(),
-        _measured(),
+        _measured(settings),
         _due(),
         ["*", f"{reason_of(settings)} AS reason"],
         _scheduled(settings, in_journal),
@@ -177,13 +178,16 @@ def _spans() -> list[str]:
     return ["*", f"CASE WHEN {has} THEN {sql.durations_ms(texts)} END AS spans_ms"]
 
 
-def _measured() -> list[str]:
-    """The durations of `_spans` by name, and what a retry makes of its own."""
+def _measured(settings: "Settings") -> list[str]:
+    """The durations of `_spans` by name, what a retry makes of its own, and the condition."""
+    once = sql.text(names.ONCE)
     spread_ms, expires_after_ms, *of_retry = (f"get(spans_ms, {n})" for n in range(5))
     return [
         *retry_planned(*of_retry),
         f"{spread_ms} AS spread_ms",
         f"{expires_after_ms} AS expires_after_ms",
+        f"nullif(coalesce(if_text, if(retry_text IS NULL, NULL, {once})), "
+        f"if({undecided(settings)}, {once}, NULL)) AS only_if",
     ]
 
 
@@ -230,20 +234,21 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
         "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts((*names.STALE, names.TAGS))})",
     }
     place = "CAST(concat(topic, '-', partition, '-', offset) AS BINARY)"
+    is_dead = f"reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}"
     cancels = "dialect = 'headers' AND value IS NULL"
     # Due at the record's timestamp; the sink corrects one that is ahead of our clock. Not now():
     # a new constant in each batch makes Spark compile the whole decoding again (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
     change = (
-        "CASE WHEN if_text IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', if_text) "
+        "CASE WHEN only_if IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', only_if) "
+        f"WHEN {is_dead} AND NOT {undecided(settings)} THEN 'if {names.ONCE}' "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END"
     )
     by_fate = {
-        "id": (place, "id", "id"),
+        "id": (f"if({is_dead}, concat(CAST('{DEAD}' AS BINARY), id), {place})", "id", "id"),
         "due_ms": (now_ms, "CAST(NULL AS BIGINT)", "due_ms"),
         "target": (
-            f"if(reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}, {sql.text(settings.dead_topic)}, "
-            f"{sql.text(settings.rejected_topic)})",
+            f"if({is_dead}, {sql.text(settings.dead_topic)}, {sql.text(settings.rejected_topic)})",
             "CAST(NULL AS STRING)",
             "target",
         ),
@@ -252,7 +257,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
         "body": ("value", f"CASE WHEN done THEN CAST({DONE} AS BINARY) END", "body"),
         "kept": (
             f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), "
-            f"if(reason = {sql.text(Reason.NO_ATTEMPTS_LEFT)}, {dead_headers()}, "
+            f"if({is_dead}, {dead_headers()}, "
             f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
             f"CASE WHEN {in_journal} AND array_contains(names, {_OWN}) "

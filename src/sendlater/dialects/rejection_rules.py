@@ -90,7 +90,7 @@ def _bad_retry(settings: "Settings") -> str:
     return f"retry_attempts IS NULL OR value IS NULL OR {journal}"
 
 
-def _undecided(settings: "Settings") -> str:
+def undecided(settings: "Settings") -> str:
     """Whether a record is from an inbox about whose ids nobody knows what stands."""
     if settings.pending == "buckets":
         return "true"
@@ -103,7 +103,8 @@ def _undecided(settings: "Settings") -> str:
 def _bad_condition(settings: "Settings") -> str:
     """An unknown word, a cancellation, or where intake cannot decide."""
     unknown = f"NOT {sql.matches('if_text', names.CONDITION)}"
-    return f"{unknown} OR value IS NULL OR {_undecided(settings)}"
+    undecided_ = f"({undecided(settings)} AND if_text <> {sql.text(names.ONCE)})"
+    return f"{unknown} OR value IS NULL OR {undecided_}"
 
 
 def _cannot_recur(settings: "Settings") -> dict[str, Reason | None]:
@@ -175,9 +176,9 @@ _TAGS_DETAILS = {
 def _condition_detail(settings: "Settings") -> tuple[str, str]:
     expected = sql.text(f"{names.IF}: {names.CONDITION_EXPECTED}")
     return (
-        f"CASE WHEN {_undecided(settings)} "
-        f"THEN '{names.IF} on an inbox of which Redis holds all schedules' "
-        f"WHEN value IS NULL THEN 'a value besides {names.IF}' ELSE {expected} END",
+        f"CASE WHEN value IS NULL THEN 'a value besides {names.IF}' "
+        f"WHEN {undecided(settings)} "
+        f"THEN '{names.IF} on an inbox of which Redis holds all schedules' ELSE {expected} END",
         f"if(value IS NULL, 'null', {sql.excerpt('if_text')})",
     )
 

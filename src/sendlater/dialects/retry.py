@@ -20,6 +20,8 @@ POLICY_EXPECTED = (
 )
 ATTEMPT = r"[0-9]{1,9}"
 """A number of attempts in a header; anything else counts as 0."""
+DEAD = "dead:"
+"""Beginning of a dead letter's id; the id that its next attempt would have had follows."""
 
 
 def retry_text(is_envelope: str) -> str:

@@ -2,7 +2,9 @@
 
 `absent`: only if nothing with this id is pending or being delivered. `earlier`, `later`: only if
 nothing is, or if the new due time is before or after the standing one. `version=V`: only if a
-schedule with that version is pending.
+schedule with that version is pending. `once`: as `absent`, and only if the store remembers none
+with this id that was created under `once`, be it delivered or cancelled since (for an hour after
+its due time, see limits.ONCE_KEPT_MS); it is not answered.
 
 What is being delivered cannot be replaced any more: it counts for `absent` and `earlier`, which do
 not hold then, and not for `later`, where the new schedule is the next one.

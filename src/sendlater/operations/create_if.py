@@ -7,6 +7,7 @@ condition: a store that goes back or is rebuilt must come to what the caller was
 
 from dataclasses import replace
 
+from sendlater.dialects import names
 from sendlater.errors import NotSupported
 from sendlater.limits import RESERVED_MS
 from sendlater.model import Schedule
@@ -23,7 +24,8 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
     may have been created, and the same call again finds it there.
     """
     settings = operations.settings
-    checked_condition(only_if)
+    if checked_condition(only_if) == names.ONCE:
+        return create_once(operations, schedule)
     if settings.journals and settings.horizon:
         raise NotSupported(
             "only_if: with a horizon the store does not know all schedules, so that it cannot "
@@ -40,6 +42,14 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
     released(operations.pending, schedule.id)
     stands = found is not None and found.due_ms == schedule.due_ms
     return found if found and stands else schedule
+
+
+def create_once(operations: Operations, schedule: Schedule) -> Schedule:
+    """The same, sent so that it counts only if it is the first of its id. Who is not hears nothing.
+    Where no store remembers ids (time buckets, a horizon) it always counts. Raises as `write`."""
+    if error := operations.write([replace(schedule, once=True)])[0]:
+        raise error
+    return schedule
 
 
 def _decide(operations: Operations, schedule: Schedule, *, only_if: str) -> Schedule | None:

@@ -12,7 +12,7 @@ from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations import recurring
 from sendlater.operations.arguments import chunks, to_id
-from sendlater.operations.create_if import create_if
+from sendlater.operations.create_if import create_if, create_once
 from sendlater.operations.queries import Query, from_cursor, to_cursor
 from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done, Matched
@@ -146,8 +146,10 @@ def _filter(query: Query) -> Filter:
 class BucketsTransport(LocalTransport):
     """Kafka alone: schedules are sent as usual, but cannot be looked up afterwards."""
 
-    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:  # noqa: ARG002
-        """See Transport. Raises NotSupported."""
+    def create(self, schedule: Schedule, *, only_if: str) -> Schedule:
+        """See Transport. Raises NotSupported for every condition but `once`."""
+        if only_if == names.ONCE:
+            return create_once(self.operations, schedule)
         raise _not_in_buckets()
 
     def forget(self, schedule_id: bytes) -> None:  # noqa: ARG002

@@ -35,7 +35,8 @@ LAG_COUNT_MAX = 1_000
 COUNTERS = {
     "parked": "Schedules written to the store.",
     "replaced": "Schedules that took the place of an older one with the same id.",
-    "unmet": "Records dropped because the condition in their header sendlater-if did not hold.",
+    "unmet": "Records dropped because the condition in their header sendlater-if did not hold, and "
+    "retries that had been asked for before.",
     "cancelled": "Schedules taken back.",
     "settled": "Schedules whose delivery the broker has acknowledged.",
 }

@@ -29,7 +29,7 @@ from sendlater.store.scripts import script
 AGAIN = "start the service and stop it gracefully, without new records meanwhile, then try again"
 _KEYS = (
     *(b"due", b"record", b"seen", b"seen:topics", b"state", b"wake", b"targets", b"wanted"),
-    *(b"changes", b"tally", b"recent", b"due:tags", b"limits", b"limits-from", b"batches"),
+    *(b"changes", b"once", b"tally", b"recent", b"due:tags", b"limits", b"limits-from", b"batches"),
     *(b"batches-attempts", b"standby", b"handovers", *HASHES, *SETS, *FIRST),
 )
 _FAMILIES = (b"due:tag:", b"limits:", b"batches:", b"lease", COPY)

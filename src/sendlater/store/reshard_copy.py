@@ -20,6 +20,7 @@ from sendlater.store.connection import Clients
 COPY = b"next:"
 """What the keys of a copy have behind their shard."""
 HASHES = (b"aside", b"surplus", b"overtaken:otherwise", b"limits-since")
+SORTED = (b"changes", b"once")
 SETS = (b"beyond", b"overtaken", b"touched")
 FIRST = (b"state:copied", b"state:undecided", b"state:filling")
 SAME = (b"journals", b"horizon", b"planned")
@@ -95,8 +96,8 @@ class Copier:
         """Copy all; the new shards belong to this owner."""
         for number in range(self.old.shards):
             self._pending(number)
-            for name in (*HASHES, *SETS, b"changes"):
-                kind = b"set" if name in SETS else b"zset" if name == b"changes" else b"hash"
+            for name in (*HASHES, *SETS, *SORTED):
+                kind = b"set" if name in SETS else b"zset" if name in SORTED else b"hash"
                 for rows in self._scan(number, name, kind):
                     self._write(name, kind, self._routed(name, rows))
             self._limits(number)

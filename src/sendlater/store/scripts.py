@@ -46,14 +46,15 @@ _HOLDS = (
     "local version = string.match(only_if, '^version=(.+)$') "
     "if version then return stands == 'pending' "
     f"and string.sub(redis.sha1hex(packed), 1, {VERSION_CHARS}) == version end "
-    "if stands == '' then return true end "
+    "if stands == '' then return only_if ~= 'once' end "
     "if stands == 'claimed' then return only_if == 'later' end "
     "local standing_ms = struct.unpack('>I8', packed, 2) "
     "return only_if == 'later' and due_ms > standing_ms "
     "or only_if == 'earlier' and due_ms < standing_ms end"
 )
 """Whether a condition (see `operations.conditions`) holds for a schedule that is due at due_ms.
-`stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row."""
+`stands` is what its id has now: nothing (''), `pending` or `claimed`; `packed` is that row. Of
+`once` where nothing stands: that it has stood before; whether it has, lua/park.lua knows."""
 
 
 def _part(name: str) -> str:

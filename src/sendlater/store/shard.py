@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sendlater.limits import CLAIM_BYTES_MAX, RELEASE_COUNT_MAX
+from sendlater.limits import CLAIM_BYTES_MAX, ONCE_COUNT_MAX, ONCE_KEPT_MS, RELEASE_COUNT_MAX
 from sendlater.model import Schedule, Target
 from sendlater.store.codec import pack
 from sendlater.store.connection import Clients, answering
@@ -71,11 +71,10 @@ class Shard:
     def __init__(self, clients: Clients, *, space: str, number: int) -> None:
         # Any: redis-py types every answer as "sync or async, bytes or text".
         self.clients, self.client = clients, clients[number % len(clients)]
-        self.space, self.number = space, number
-        prefix = f"{{{space}:{number}}}:"
+        self.space, self.number, prefix = space, number, f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
         more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "limits")
-        self.keys = {name: prefix + name for name in (*names, *more)}
+        self.keys = {name: prefix + name for name in (*names, *more, "once")}
 
     def beside(self, number: int) -> "Shard":
         """Another shard of the same store."""
@@ -109,8 +108,7 @@ class Shard:
 
         `ends`: for each `topic/partition` that the rows are from, its position before ('' if there
         is none yet) and after them. `journal`: whether these are partitions of journals.
-        A due_ms of `change|due_ms` marks the copy of a change that this store may have made itself,
-        `if CONDITION|due_ms` a schedule under a condition.
+        A due_ms may also be `change|due_ms` or `if CONDITION|due_ms`: see lua/park.lua.
         Raises StoreWentBack when a source does not stand at its position before, Fenced for an old
         owner, StoreUnavailable.
         """
@@ -118,11 +116,13 @@ class Shard:
         count: int = script("park")(
             self.client,
             **self._keys("due", "record", "seen", "state", "wake", "changes"),
-            **self._keys("touched", "beyond", "overtaken", "surplus", "batches", "aside"),
+            **self._keys("touched", "beyond", "overtaken", "surplus", "batches", "aside", "once"),
             owner=owner,
             journal="1" if journal else "",
             rejected_count=rejected_count,
             sources=len(flat) // 3,
+            once_max=ONCE_COUNT_MAX,
+            once_kept_ms=ONCE_KEPT_MS,
             rest=[*flat, *rows],
         )
         return count

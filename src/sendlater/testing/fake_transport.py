@@ -41,6 +41,7 @@ class FakeTransport:
         self.settings, self.clock, self.topics = settings, clock, topics
         self.inbox = settings.inboxes[0].topic
         self.pending: dict[bytes, Schedule] = {}
+        self._once: set[bytes] = set()
         self._require_there = require_there
         self._lock = threading.RLock()
 
@@ -62,9 +63,17 @@ class FakeTransport:
         self._check(schedule)
         with self._lock:
             standing = self.pending.get(schedule.id)
+            if only_if == names.ONCE:
+                return schedule if self._is_known(schedule.id) else self._put(schedule)
             if not _holds(only_if, schedule, standing):
                 raise condition_failed(only_if, standing)
             return self._put(schedule)
+
+    def _is_known(self, schedule_id: bytes) -> bool:
+        """Whether a schedule has this id, or one was created under `once` before."""
+        known = schedule_id in self.pending or schedule_id in self._once
+        self._once.add(schedule_id)
+        return known
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""

@@ -1,7 +1,7 @@
 -- Write schedules, and how far their inbox partitions have been read, in one step.
 --
--- keys: due record seen state wake changes touched beyond overtaken surplus batches aside
--- args: owner journal rejected_count:number sources:number
+-- keys: due record seen state wake changes touched beyond overtaken surplus batches aside once
+-- args: owner journal rejected_count:number sources:number once_max:number once_kept_ms:number
 -- uses: holds tags packed
 -- sealed: refuses
 -- also: reading
@@ -189,6 +189,16 @@ local function keep_otherwise(id, only_if, due_ms, row, met, stood)
     has_otherwise = true
 end
 
+-- Of `once`, where nothing stands: none that was created so is remembered. By the server's own clock: no
+-- task's clock that is wrong makes it forget.
+local function is_first(id, due_ms)
+    local now_ms = tonumber(redis.call('TIME')[1]) * 1000
+    redis.call('ZREMRANGEBYSCORE', once, '-inf', now_ms)
+    local new = redis.call('ZADD', once, 'NX', math.max(due_ms, now_ms) + once_kept_ms, id)
+    redis.call('ZREMRANGEBYRANK', once, 0, -once_max - 1)
+    return new == 1
+end
+
 -- Whether a condition holds for what stands under an id; nil if that is known already.
 --
 -- The record stays on its journal as the newest of its id. So what stands afterwards, the new schedule or
@@ -199,6 +209,9 @@ local function decide(only_if, id, due_ms, row)
     local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
         or (has_aside and redis.call('HGET', aside, id))
     local met = holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
+    if only_if == 'once' and not packed and not claimed[id] then
+        met = is_first(id, tonumber(due_ms))
+    end
     if journal == '' then
         return met
     end

@@ -1,14 +1,16 @@
 """The page where nothing has been sent yet, and where the server goes away."""
 
+import os
 import re
 import signal
+from contextlib import ExitStack
 
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import Installation, opened
 from playwright.sync_api import expect
-from servers import ServiceProcess
+from servers import ServiceProcess, own_redis, wait_until
 
 from sendlater.config import Settings
 from sendlater.server.auth import new_token
@@ -90,6 +92,31 @@ def test_a_lost_connection_is_told_and_mended_by_itself(browser, redis_url):
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
     page.close()
     again.close()
+
+
+def test_a_store_that_is_away_is_told_and_the_page_fills_when_it_is_back(browser, tmp_path):
+    """What the page brings with it is missing then; nothing of it is needed."""
+    with own_redis(tmp_path) as server, ExitStack() as ending:
+        settings = Settings(redis=server.url, space="store", http_addr="127.0.0.1:0")
+        served = HttpProcess(settings, redis_url=server.url)
+        ending.callback(served.close)
+        with Installation(served.url, server.url, "store", {}).scheduler() as s:
+            s.send_later("emails", "m", id="meanwhile", delay=7_200)
+        killed = server.pid
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not psutil.pid_exists(killed), "the store is gone")
+
+        page = browser.new_page()
+        page.goto(served.url)
+        expect(page.locator("#headline.bad")).to_contain_text("Redis")
+        expect(page.locator("#vital-redis.bad")).to_contain_text("no answer")
+        server.start()
+        expect(page.locator("#vital-redis.bad")).to_have_count(0)
+        expect(page.locator("#number-pending b")).to_have_text("1")
+        expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+        expect(page.locator("#chart-table tbody")).to_contain_text("emails")
+        expect(page.locator("#toast")).to_be_hidden()
+        page.close()
 
 
 def test_a_session_that_ended_leads_to_the_sign_in_and_back_to_the_view(

@@ -174,7 +174,7 @@ export const onTimes = (told) => listeners.times.push(told);
 // The browser tries again by itself, except after an answer that is no stream: then we do. A server that
 // hangs is no error for the browser: it only says nothing, and then we ask anew.
 const [AGAIN_MS, SILENT_MS] = [2000, 10_000];
-let source = null, again = 0, heard = 0;
+let source = null, again = 0, heard = 0, failing = false;
 const live = $("#live");
 export const isLive = () => live.getAttribute("aria-pressed") === "true";
 const tellLive = () => { live.classList.toggle("lost", !$("#connection").hidden); put(live, !isLive() ? "Paused" : $("#connection").hidden ? "Live" : "Not connected"); };
@@ -199,14 +199,16 @@ function follow() {
   source = new EventSource("/v1/events");
   source.addEventListener("error", lost);
   source.addEventListener("stats", (event) => {
-    const was = !$("#connection").hidden;
+    const told = JSON.parse(event.data), was = !$("#connection").hidden || failing;
     $("#connection").hidden = true;
     heard = Date.now();
+    failing = Boolean(told.error);
     tellLive();
-    const told = JSON.parse(event.data);
     listeners.stats.forEach((one) => one(told));
     retell();
-    if (was) listeners.back.forEach((one) => one());
+    if (!was || failing) return;
+    hush();
+    listeners.back.forEach((one) => one());
   });
 }
 function turn() {

@@ -2,7 +2,7 @@
 
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,9 @@ class Plan:
         recurring = random.Random(f"recur {seed}")
         again = [_recurrence(recurring, ids, n) for n in range(recurring.choice((0, 1, 3, 6)))]
         again += [_second_thought(recurring, one) for one in again if recurring.random() < 0.4]
+        if not journal:  # on a journal, test_conditions_journal does it
+            retrying = random.Random(f"retry {seed}")
+            again += [one for n in range(retrying.choice((0, 1, 4))) for one in _retry(retrying, n)]
         kinds = rng.sample(faults, min(len(faults), rng.choice((1, 2, 3, 5))))
         count = rng.choice((0, 1, 2, 3, 4, 6, 9)) if faults else 0
         if set(kinds) <= set(SMALL):
@@ -195,6 +198,23 @@ def _recurrence(rng: random.Random, ids: Sequence[bytes], number: int) -> Happen
     return Happening(rng.random() * BUSY_MS * 0.7, "recur", facts)
 
 
+def _retry(rng: random.Random, number: int) -> Iterator[Happening]:
+    """A retry that is asked for, and again by a consumer that died before it committed."""
+    at_ms, id = rng.random() * BUSY_MS * 0.7, b"retry-%d" % number
+    for n in range(rng.choice((1, 2, 3))):
+        facts = {
+            "id": id,
+            "due_in": rng.choice((0, 500, 3_000)),
+            "topic": rng.choice(("out", "out", "slow-2")),
+            "value": b"%d." % (6_000 + 10 * number + n),
+            "number": 6_000 + 10 * number + n,
+            "expires_in": None,
+            "once": True,
+        }
+        yield Happening(at_ms, "schedule", facts)
+        at_ms += rng.choice((5, 500, 2_000, 5_000))
+
+
 def _second_thought(rng: random.Random, first: Happening) -> Happening:
     """Somebody changes it around the time when it is due."""
     at_ms = first.at_ms + max(0, first.facts["due_in"]) + rng.choice((-2_100, -300, 5, 50, 800))
@@ -256,7 +276,7 @@ class Focus:
             if self.steps and rng.random() < 0.5:
                 facts["when"], _, facts["on"] = rng.choice(self.steps).partition(" ")
                 facts["skip"] = rng.choice((0, 0, 1, 2))
-        elif kind in DEEDS:
+        elif kind in DEEDS and not facts.get("once"):
             if self.deeds and rng.random() < 0.5:
                 kind = rng.choice(self.deeds)
             if self.topics and rng.random() < 0.5:

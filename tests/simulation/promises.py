@@ -39,6 +39,8 @@ class Version:
     """Of a recurring schedule: a `Recurring`."""
     planned_ms: int | None = None
     """Of an occurrence of one."""
+    once: bool = False
+    """Asked for once: only the first of its id counts."""
 
     def occurrence(self, planned_ms: int, due_ms: int) -> "Version":
         """An occurrence of this one."""
@@ -131,9 +133,9 @@ class Ledger:
             look_at_recurring(self, actor, args, answer)
         if verb == "park":
             keys = int(args[1])
-            given = args[2 + keys :]  # owner, journal, rejected_count, sources, then the sources
+            given = args[2 + keys :]  # the number of sources is the fourth of six, then they follow
             shard = int(str(args[2]).partition("}")[0].rpartition(":")[2])
-            for first in range(4, 4 + 3 * int(given[3]), 3):
+            for first in range(6, 6 + 3 * int(given[3]), 3):
                 source, _, after = given[first : first + 3]
                 self.read[source, shard].append((self.world.elapsed, int(after)))
 
@@ -176,6 +178,8 @@ class Ledger:
             if not self.unsure[row["id"]]:
                 self._break(f"delivered what nobody wrote: {row}")
             return None
+        if self._repeats(version):
+            self._break(f"asked for once, and came twice: {_told(version)}")
         claimed_at = actor.claimed_at
         # An earlier attempt may have claimed it, before the clock was put back.
         clock_read = max(one.clock_read for one in actor.task.attempts)
@@ -251,7 +255,7 @@ class Ledger:
     def _newer(self, version: Version) -> list[Version]:
         if version.place is None:
             return []
-        later = [v for v in self.by_id[version.id] if v.place is not None]
+        later = [v for v in self.by_id[version.id] if v.place is not None and not v.once]
         return [v for v in later if v is not version and v.place > version.place]  # type: ignore[operator]
 
     def _allow(self, version: Version, actor: Actor, claimed_at: float, *, rejected: bool) -> None:
@@ -289,7 +293,14 @@ class Ledger:
     def is_owed(self, version: Version) -> bool:
         """Whether it stands: the newest of its id, and no cancellation."""
         newest = version.place is not None and not self._newer(version)
+        newest = newest and not self._repeats(version)
         return version.due_ms is not None and newest and not self.unsure[version.id]
+
+    def _repeats(self, version: Version) -> bool:
+        """Whether it is asked for once, and another one was before."""
+        place = version.place
+        same = self.by_id[version.id] if version.once and place else ()
+        return any(v.place is not None and v.place < place for v in same)  # type: ignore[operator]
 
     def _break(self, what: str) -> None:
         self.world.say(f"BROKEN {what}")

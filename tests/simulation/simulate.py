@@ -209,7 +209,10 @@ class Run:
             *expiry_headers(expiry),
             *tags_headers(tags_of(facts["number"])),
         ]
-        self._append(self.ledger.write(Version(id, due_ms, value, topic, expiry)), headers)
+        once = bool(facts.get("once"))
+        headers += [(names.IF, names.ONCE.encode())] if once else []
+        version = Version(id, due_ms, value, topic, expiry, once=once)
+        self._append(self.ledger.write(version), headers)
 
     def _recur(self, *, id: bytes, topic: str, value: bytes, **facts: Any) -> None:
         now_ms = self.world.now_ms()

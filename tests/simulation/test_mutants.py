@@ -327,6 +327,10 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         POWER,
         (python(Filling._has_forgotten, "if starts == ends:", "if True:"),),
     ),
+    "a retry is forgotten as soon as it is delivered": (
+        QUIET,
+        (lua("park", "return new == 1", "return true"),),
+    ),
     "claims before it is due": (
         QUIET,
         (lua("claim", "math.min(now_ms, ", "math.min(now_ms + 40, "),),

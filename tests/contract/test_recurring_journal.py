@@ -20,7 +20,7 @@ from sendlater.spark.delivery.refusal import rejected_schedule
 from sendlater.spark.intake.park_sink import ParkTask
 from sendlater.spark.journal.fill_tasks import FillTask
 from sendlater.spark.journal.standing import standing
-from sendlater.store import Pending
+from sendlater.store import Batch, Pending
 from sendlater.store.codec import pack, with_due
 
 MINUTE = 60_000
@@ -288,6 +288,25 @@ def test_what_a_rejection_has_left_takes_it_back_too(
     assert store.pending.get(occurrence.id) is None
     assert store.pending.get(refused.id) is None
     assert store.pending.get(b"i") == again
+
+
+@pytest.mark.parametrize("further", [0, 1, 2])
+def test_what_is_claimed_goes_on_where_its_journal_says(redis_url, space, further):
+    """A store that went back to where it had claimed it: what it has forgotten is not repeated."""
+    pending = Pending.open(redis_url, space=space, shards=1)
+    owner, [shard] = pending.fence(), pending.shards
+    first = recurring(tags=("a",))
+    then = [first, second := step(first)[1], step(second)[1]][further]
+    shard.park([b"i", first.due_ms, pack(first)], journal=True)
+    batch = Batch(0, pending.open_lane(0, owner=owner), first.due_ms)
+    assert shard.claim(batch, owner=owner, now_ms=first.due_ms, count_max=9).ids == [b"i"]
+    copy = f"again schedules/1/0 {read_text(then.plan).planned_ms} 0|{then.due_ms}"
+    shard.park([b"i", copy, pack(then)], journal=True)
+    pending.release_all(owner=owner)
+    assert pending.get(b"i").due_ms == then.due_ms
+    assert [one.due_ms for one in pending.list(count_max=9, tag="a")] == [then.due_ms]
+    shard.park([b"i", "", "schedules/1/0"], journal=True)
+    assert pending.counts()["pending"] == 0
 
 
 def test_a_copy_of_what_was_cancelled_is_buried(spark, redis_url, space):  # noqa: F811

@@ -6,6 +6,10 @@ A worker that starts because a task is tried again is at work sooner, while othe
 import socket
 
 import confluent_kafka  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyspark.sql.worker.plan_data_source_read
+import pyspark.sql.worker.write_into_data_source
+import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 import sendlater.spark.arrow_rows

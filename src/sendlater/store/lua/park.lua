@@ -166,6 +166,23 @@ local function kept_otherwise(id)
     end
 end
 
+-- What is claimed of a version has left, and was to come again at planned_ms: a store that went back has
+-- forgotten that. Whether it was so; a crash puts it back no more.
+local function has_gone_on(id, version, planned_ms)
+    local topic, partition, position = string.match(version, '^(.+)/(%d+)/(%d+)$')
+    local found = false
+    for batch, row in pairs(planned_ms and claimed[id] or {}) do
+        local packed = string.sub(row, 10)
+        local at, number, stands = place(packed, topic)
+        local is_same = at and number == tonumber(partition) and stands == tonumber(position)
+        if is_same and string.byte(row) == 207 and (planned_in(packed) or math.huge) < planned_ms then
+            redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+            found = true
+        end
+    end
+    return found
+end
+
 -- A packed record as if it had been read where another one was.
 local function in_place(packed, row)
     return string.sub(packed, 1, origin(packed) - 1) .. string.sub(row, (origin(row)))
@@ -303,7 +320,7 @@ for i = first, #ARGV, 3 do
         unmet = unmet + (held == false and first > rest and 1 or 0)
     elseif again and (stands or 0) >= 0 then
         -- Not a new version: what stands keeps its position, and its tombstone will name that.
-        if stood and stood < position then
+        if stood and stood < position or not stands and has_gone_on(id, again, position) then
             -- This store went back, and has forgotten what was delivered.
             redis.call('ZADD', due, due_ms, id)
             redis.call('HSET', record, id, ARGV[i + 2])

@@ -2,6 +2,7 @@
 
 import uuid
 
+import pytest
 from test_conditions import claimed_at, schedule
 from test_dialects_sql import decode, spark  # noqa: F401  (a fixture)
 from test_retries import DELIVERED, SETTINGS, failed
@@ -11,8 +12,11 @@ from sendlater.brokers.broker import Arrived
 from sendlater.client.retries import again_or_dead
 from sendlater.config import Inbox
 from sendlater.dialects import names
+from sendlater.errors import BadRequest
+from sendlater.model import Record
 from sendlater.store import Batch, shard
 from sendlater.store.codec import pack
+from sendlater.testing import Fake
 
 HOUR_S = 3_600
 
@@ -54,6 +58,45 @@ def test_the_same_retry_twice_is_one_through_every_door(installation):
         scheduler.cancel(first.id)
         scheduler.retry(message, "no answer", "1h")
         assert scheduler.get(first.id) is None
+
+
+BAD = [
+    {"delay": "20000d"},
+    {"topic": "a b"},
+    {"id": "x" * 513},
+    {"id": " "},
+    {"partition": -1},
+    {"value": b"v" * 1_000_001},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: next(iter(bad)))
+def test_what_intake_would_reject_is_refused(installation, bad):
+    where, arguments, topic = installation
+    given = {"topic": topic, "value": b"v", "delay": 1, "id": "bad"} | bad
+    with Scheduler(*where, **arguments) as scheduler:
+        with pytest.raises(BadRequest):
+            scheduler.send_later(**given, only_if="once")
+        assert scheduler.get("bad") is None
+
+
+def test_a_retry_with_an_id_of_its_own_is_refused(installation):
+    where, arguments, topic = installation
+    with Scheduler(*where, **arguments) as scheduler:
+        for wrong in ({"policy": "5s", "id": "mine"}, {"policy": 5}, {"policy": "20000d"}):
+            with pytest.raises(BadRequest):
+                scheduler.retry(Record(topic=topic, value=b"v"), "e", **wrong)
+
+
+def test_a_fake_forgets_it_too():
+    fake = Fake()
+    with fake.scheduler() as scheduler:
+        for wait, count in (("59m", 1), ("2m", 2)):
+            scheduler.send_later("t", b"v", delay=1, id="a", only_if="once")
+            fake.advance(wait)
+            scheduler.send_later("t", b"v", delay=1, id="a", only_if="once")
+            fake.advance("2s")
+            assert len(fake.delivered("t")) == count
 
 
 def test_what_is_being_delivered_or_set_aside_is_known(pending):

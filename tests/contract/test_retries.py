@@ -189,7 +189,7 @@ SMALL = st.none() | st.binary(max_size=6) | st.sampled_from([b"1", b"2", b"7"])
 KNOWN = (names.RETRY_OF, names.RETRY_ORIGIN, names.RETRY_ATTEMPT, names.RETRY_ORIGINAL_TIMESTAMP)
 KNOWN += (names.ID, names.DUE, names.TARGET_KEY, "tenant", "scheduler-x", "sendlater-x")
 HEADER = st.tuples(st.sampled_from(KNOWN), SMALL)
-TO = st.sampled_from([(names.DELIVERED_TO, b"orders"), (names.TARGET_TOPIC, b"others")])
+TO = st.sampled_from([(names.DELIVERED_TO, b"schedules"), (names.TARGET_TOPIC, b"others")])
 FAILED = st.tuples(
     st.sampled_from(GOOD), st.lists(HEADER | TO, max_size=6), st.none() | st.binary(max_size=4)
 )
@@ -200,7 +200,7 @@ FAILED = st.tuples(
 )
 @given(st.lists(FAILED, min_size=50, max_size=150))
 def test_the_client_makes_the_same_schedule_as_intake(spark, cases):  # noqa: F811
-    known = [(names.DELIVERED_TO, b"orders")]
+    known = [(names.DELIVERED_TO, b"schedules")]
     records = [failed(policy, *known, delivered=more, key=key) for policy, more, key in cases]
     compared = 0
     for n, (row, record) in enumerate(zip(decode(spark, records), records, strict=True)):
@@ -223,6 +223,35 @@ def test_the_client_makes_the_same_schedule_as_intake(spark, cases):  # noqa: F8
         assert row["headers"] == headers, record
         compared += 1
     assert compared
+
+
+def test_records_that_nothing_tells_apart_are_not_taken_for_one(spark):  # noqa: F811
+    """By a client and by header; what is there and empty tells nothing."""
+    policy = Backoff.parse("5s")
+    made = [come_again(Record(topic="t", value=b"v"), policy=policy, now_ms=1) for _ in range(3)]
+    assert len({one.id for one in made}) == 3
+    to = (names.TARGET_TOPIC, b"orders")
+    empty = [
+        [(names.RETRY_OF, b""), (names.RETRY_ORIGIN, b"")],
+        [(names.RETRY_ORIGIN, None)],
+        [(names.ID, b""), (names.DUE, b"7")],
+        [(names.ID, b"x"), (names.DUE, b"")],
+    ]
+    records = [failed("5s", to, delivered=headers) for headers in empty for _ in range(2)]
+    assert len({row["id"] for row in decode(spark, records)}) == len(records)
+    for headers in empty:
+        places = [Arrived("orders", 0, n, 0, None, b"v", headers) for n in range(2)]
+        assert len({come_again(one, policy=policy, now_ms=1).id for one in places}) == 2
+
+
+def test_headers_that_somebody_passed_on_are_of_another_record():
+    """A consumer of `sms` has sent three records on to `orders`, with all headers."""
+    passed_on = [*DELIVERED, (names.RETRY_OF, b"x@1"), (names.RETRY_ATTEMPT, b"7")]
+    messages = [Arrived("others", 0, n, 0, b"k", b"v", passed_on) for n in range(3)]
+    made = [come_again(one, policy=Backoff.parse("5s"), now_ms=1) for one in messages]
+    assert {one.record.topic for one in made} == {"others"}
+    assert len({one.id for one in made}) == 3
+    assert {dict(one.record.headers)[names.RETRY_ATTEMPT] for one in made} == {b"1"}
 
 
 def test_the_client_keeps_an_expiry_too():

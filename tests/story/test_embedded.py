@@ -126,6 +126,29 @@ def test_what_cannot_be_scheduled_is_rejected_here_too(service, topics):
     assert dict(record.headers)["sendlater-rejected"] == b"no-time"
 
 
+def test_a_partition_that_a_topic_does_not_have_stops_nobody(service, topics):
+    for topic in ("few", "new"):  # one that is there, and one that nobody has created yet
+        if topic == "few":
+            topics.create(topic, partitions=2)
+        bad = send(service, topic, "bad", "--delay", "1", "--partition", "4")
+        send(service, topic, "good", "--delay", "1", "--partition", "1")
+        (good,) = arrived(topics, topic, "the good one arrives")
+        assert (good.value, good.partition) == (b"good", 1)
+
+        def told(bad=bad):
+            found = arrived(topics, "rejected", "it is rejected")
+            return [
+                r
+                for r in found
+                if dict(r.headers).get("sendlater-rejected-id") == bad["id"].encode()
+            ]
+
+        (record,) = wait_until(told, "with its id")
+        assert record.value == b"bad"
+        assert dict(record.headers)["sendlater-rejected"] == b"bad-target"
+    assert "query failed" not in service.said()
+
+
 def test_what_is_pending_survives_sigterm_and_a_restart(service, topics):
     sent = [send(service, "later", str(n), "--delay", "15") for n in range(3)]
     pending = {row["id"] for row in sent}

@@ -50,6 +50,8 @@ class Backoff:
         >>> Backoff.parse("exponential 1s..10m x8 jitter 20%").max_s
         600.0
         """
+        if not isinstance(text, str):
+            raise BadRequest(f"expected {POLICY_EXPECTED}, got {text!r}")
         found = re.fullmatch(f"(.*?)(?:{JITTER})?", text)
         try:
             if found is None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ulid import ULID
+
 from sendlater.client.backoff import Backoff
 from sendlater.client.etf1_records import as_record
 from sendlater.dialects import names
@@ -17,6 +19,7 @@ from sendlater.limits import ID_BYTES_MAX, RETRY_ERROR_BYTES_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Record, Schedule
 
 _OURS = (names.RETRY_OF, names.RETRY_ORIGINAL_TIMESTAMP, names.RETRY_ATTEMPT)
+_OF_A_DELIVERY = (*_OURS, names.RETRY_ORIGIN, names.ID, names.DUE, names.DELIVERED_TO, names.EXPIRY)
 
 
 def again_or_dead(
@@ -29,7 +32,7 @@ def again_or_dead(
 ) -> Schedule:
     """The next attempt at a record, or after the last one its dead letter. Raises NoAttemptsLeft
     if there is no `dead_topic`."""
-    policy = Backoff.parse(policy) if isinstance(policy, str) else policy
+    policy = policy if isinstance(policy, Backoff) else Backoff.parse(policy)
     try:
         return come_again(message, policy=policy, now_ms=now_ms)
     except NoAttemptsLeft:
@@ -41,7 +44,7 @@ def again_or_dead(
 def come_again(message: Any, *, policy: Backoff, now_ms: int) -> Schedule:
     """The schedule that delivers a record to its topic again, under the id that intake would give
     it. Raises NoAttemptsLeft."""
-    record = as_record(message)
+    record = _read(message)
     target, retry_of = _target(record), failed_first(message)
     attempt = _attempt(record)
     if attempt > policy.retries:
@@ -70,7 +73,7 @@ def come_again(message: Any, *, policy: Backoff, now_ms: int) -> Schedule:
 def given_up(message: Any, error: str, *, dead_topic: str, now_ms: int) -> Schedule:
     """The schedule, due now, that puts a record on the dead-letter topic, in the format of a dead
     event, so that it can be redriven in the same way."""
-    record = as_record(message)
+    record = _read(message)
     target, retry_of = _target(record), failed_first(message)
     mine = (names.EVENT_TYPE, names.EVENT_ERROR, names.EVENT_ID)
     headers: Headers = [pair for pair in names.foreign(record.headers) if pair[0] not in mine]
@@ -84,6 +87,17 @@ def given_up(message: Any, error: str, *, dead_topic: str, now_ms: int) -> Sched
         due_ms=now_ms,
         record=replace(record, topic=dead_topic, key=_key(record), headers=headers, partition=None),
     )
+
+
+def _read(message: Any) -> Record:
+    """As a Record; without what tells of a delivery to another topic, whose headers somebody has
+    passed on."""
+    record = as_record(message)
+    delivered_to = _first(record.headers, names.DELIVERED_TO)
+    if delivered_to is None or delivered_to == record.topic.encode():
+        return record
+    own = [pair for pair in record.headers if pair[0] not in _OF_A_DELIVERY]
+    return replace(record, headers=own)
 
 
 def _target(record: Record) -> str:
@@ -100,16 +114,17 @@ def _key(record: Record) -> bytes | None:
 
 
 def failed_first(message: Any) -> bytes:
-    """What failed first, for `retry-of`: all attempts at it have the same."""
-    record = as_record(message)
-    delivered = [_first(record.headers, name) for name in (names.ID, names.DUE)]
+    """What failed first, for `retry-of`: all attempts at it have the same. Where nothing tells, it
+    is this call."""
+    record = _read(message)
+    id, due = (_first(record.headers, name) for name in (names.ID, names.DUE))
     found = (
         _first(record.headers, names.RETRY_OF),
-        b"%s@%s" % (delivered[0], delivered[1]) if None not in delivered else None,
+        b"%s@%s" % (id, due) if id and due else None,
         _first(record.headers, names.RETRY_ORIGIN),
         _place(message),
     )
-    return next((one for one in found if one is not None), b"")
+    return next((one for one in found if one), str(ULID()).encode())
 
 
 def _place(message: Any) -> bytes | None:

@@ -16,7 +16,7 @@ from sendlater.client.scheduled import Page, Scheduled
 from sendlater.client.sender import Sender
 from sendlater.client.tracing import scheduling, scheduling_many
 from sendlater.dialects import names
-from sendlater.errors import NotSupported
+from sendlater.errors import BadRequest, NotSupported
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.arguments import (
@@ -174,6 +174,8 @@ class Scheduler:
         the time of the first failure; headers of schedulers are dropped. Without a policy it raises
         NoAttemptsLeft. Raises BadRequest, Unavailable.
         """
+        if policy is not None and id is not None:
+            raise BadRequest(f"id: expected none beside a policy, which gives it one, got {id!r}")
         if policy is not None:
             # Over HTTP its dead-letter topic is not known here.
             dead_topic = None if self.remote else lambda: self.settings.dead_topic

@@ -37,7 +37,11 @@ def retry_read() -> list[str]:
     jitter = rf"^.*{JITTER}\z"
     attempt = f"CAST({_header(names.RETRY_ATTEMPT)} AS STRING)"
     place = "CAST(concat_ws('/', topic, partition, offset) AS BINARY)"
-    delivery = f"concat({_header(names.ID)}, CAST('@' AS BINARY), {_header(names.DUE)})"
+    id, due = _header(names.ID), _header(names.DUE)
+    delivery = (
+        f"CASE WHEN octet_length({id}) > 0 AND octet_length({due}) > 0 "
+        f"THEN concat({id}, CAST('@' AS BINARY), {due}) END"
+    )
     return [
         f"CASE WHEN retry_text IS NULL OR target IS NOT NULL THEN target "
         f"ELSE CAST({_header(names.DELIVERED_TO)} AS STRING) END AS target",
@@ -49,8 +53,8 @@ def retry_read() -> list[str]:
             "retry_jitter",
         ),
         _if_retry(
-            f"coalesce({_header(names.RETRY_OF)}, {delivery}, "
-            f"{_header(names.RETRY_ORIGIN)}, {place})",
+            f"coalesce(nullif({_header(names.RETRY_OF)}, X''), {delivery}, "
+            f"nullif({_header(names.RETRY_ORIGIN)}, X''), {place})",
             "retry_of",
         ),
         _if_retry(

@@ -46,7 +46,9 @@ def create_if(operations: Operations, schedule: Schedule, *, only_if: str) -> Sc
 
 def create_once(operations: Operations, schedule: Schedule) -> Schedule:
     """The same, sent so that it counts only if it is the first of its id. Who is not hears nothing.
-    Where no store remembers ids (time buckets, a horizon) it always counts. Raises as `write`."""
+    Where no store remembers ids (time buckets, a horizon) it always counts. Raises BadRequest,
+    BadTime, Unavailable."""
+    operations.checked(schedule)
     if error := operations.write([replace(schedule, once=True)])[0]:
         raise error
     return schedule

@@ -309,8 +309,8 @@ class Shard:
     def expire(
         self, batch: Batch, rows: Iterable[tuple[bytes, Schedule | None]], *, owner: int
     ) -> int:
-        """Replace rows of a batch that have expired by another schedule each, or drop them; returns
-        how many. Raises Fenced, StoreUnavailable."""
+        """Replace rows of a batch that are not delivered by another schedule each, or drop them;
+        returns how many. Raises Fenced, StoreUnavailable."""
         flat: list[Any] = []
         for schedule_id, instead in rows:
             told = (instead.id, instead.due_ms, pack(instead)) if instead else ("", 0, "")

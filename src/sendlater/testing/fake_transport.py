@@ -18,6 +18,7 @@ from sendlater.dialects.recurrence import (
     step,
 )
 from sendlater.dialects.rejected import expired_schedule
+from sendlater.limits import ONCE_KEPT_MS
 from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import to_id
@@ -41,7 +42,7 @@ class FakeTransport:
         self.settings, self.clock, self.topics = settings, clock, topics
         self.inbox = settings.inboxes[0].topic
         self.pending: dict[bytes, Schedule] = {}
-        self._once: set[bytes] = set()
+        self._once: dict[bytes, int] = {}
         self._require_there = require_there
         self._lock = threading.RLock()
 
@@ -64,15 +65,17 @@ class FakeTransport:
         with self._lock:
             standing = self.pending.get(schedule.id)
             if only_if == names.ONCE:
-                return schedule if self._is_known(schedule.id) else self._put(schedule)
+                return schedule if self._is_known(schedule) else self._put(schedule)
             if not _holds(only_if, schedule, standing):
                 raise condition_failed(only_if, standing)
             return self._put(schedule)
 
-    def _is_known(self, schedule_id: bytes) -> bool:
+    def _is_known(self, schedule: Schedule) -> bool:
         """Whether a schedule has this id, or one was created under `once` before."""
-        known = schedule_id in self.pending or schedule_id in self._once
-        self._once.add(schedule_id)
+        now_ms, schedule_id = self.clock.now_ms(), schedule.id
+        known = schedule_id in self.pending or self._once.get(schedule_id, 0) > now_ms
+        if not known:
+            self._once[schedule_id] = max(schedule.due_ms, now_ms) + ONCE_KEPT_MS
         return known
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:

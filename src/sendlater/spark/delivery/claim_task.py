@@ -17,6 +17,7 @@ from sendlater.model import Target
 from sendlater.spark.delivery.arrived import not_arrived
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.spark.delivery.misdirected import Misdirected
 from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
@@ -62,6 +63,7 @@ class ShardTask:
         rates = rates_of(lane.limits)
         self.waiting = Waiting(shard, rates, owner=lane.owner, shards=lane.shards)
         self.on_trial = lane.inherits
+        self.misdirected = Misdirected(lane)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -170,6 +172,10 @@ class ShardTask:
             if refused:
                 self.shard.set_aside(self.batch, [ids[i] for i in refused])
                 left_out |= refused
+        elif wrong := self.misdirected.among(got, columns):
+            instead = [(ids[i], one) for i, one in wrong.items() if i not in left_out]
+            self.shard.expire(self.batch, instead, owner=self.lane.owner)
+            left_out |= wrong.keys()
         if left_out:
             keep = [i for i in range(len(ids)) if i not in left_out]
             if not keep:

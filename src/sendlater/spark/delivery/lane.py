@@ -41,6 +41,9 @@ class Lane:
     filler_rows: int = 0
     dead_topic: str = ""
     """Topic for what has expired; empty: it is dropped."""
+    rejected_topic: str = ""
+    partitions: int = 0
+    """Of a topic on Redis that nobody has created yet."""
     journals: str = ""
     """Separated by commas."""
     history_topic: str = ""
@@ -72,6 +75,8 @@ class Lane:
             run=run,
             check_targets=settings.on_kafka,
             dead_topic=settings.expired_topic,
+            rejected_topic=settings.rejected_topic,
+            partitions=settings.topic_partitions,
             journals=",".join(settings.journals),
             history_topic=settings.history_topic,
             limits=rates_text(settings.limits),
@@ -93,6 +98,8 @@ class Lane:
             check_targets=options.get("check_targets", "false") == "true",
             filler_rows=int(options.get("filler_rows", 0)),
             dead_topic=options.get("dead_topic", ""),
+            rejected_topic=options.get("rejected_topic", ""),
+            partitions=int(options.get("partitions", 0)),
             journals=options.get("journals", ""),
             history_topic=options.get("history_topic", ""),
             limits=options.get("limits", ""),

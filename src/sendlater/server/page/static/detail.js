@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, put, query, say, span, state, time, undone, visible, visibleLines, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, onBack, onStats, put, query, say, span, state, time, undone, visible, visibleLines, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -26,10 +26,12 @@ function tellRetry(one) {
 }
 
 // --- asking ---
+let unread = false; // an inbox does not answer
 async function itsVersions(one) {
   if (!can.payload) return [];
   const inboxes = one?.origin ? [one.origin.topic] : body.inboxes.split(" ");
-  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + encoded).catch(() => ({ items: [] }))));
+  unread = false;
+  const got = await Promise.all(inboxes.map((topic) => ask("GET", "/v1/records?" + query({ topic, limit: VERSIONS }) + "&key=" + encoded).catch(() => { unread = true; return { items: [] }; })));
   return got.flatMap((each) => each.items).sort((a, b) => b.at_ms - a.at_ms);
 }
 // Each delivery is looked up on its topic, for its place and content.
@@ -90,7 +92,7 @@ function drawVersions(versions) {
     const what = each.value === null ? el("p", { class: "bad" }, "(cancelled)") : before && text(before) !== text(each) ? difference(text(before), text(each)) : el("pre", { tabindex: "0" }, visibleLines(text(each).slice(0, 2000)));
     return el("li", {}, el("div", { class: "row head" }, time(each.at_ms), toPlace(each), before && each.value !== null && text(before) === text(each) ? el("span", { class: "soft" }, "the same payload as before") : null), what);
   }));
-  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : versions.length ? "" : body.kafka === "true" ? "None among the last records of the inbox." : "None on the inbox. Without Kafka, what is scheduled through REST, the client or the shell goes straight to Redis, which keeps only the last version.";
+  $("#versions-note").textContent = !can.payload ? "Payloads are hidden for this role." : unread ? "The inbox does not answer now." : versions.length ? "" : body.kafka === "true" ? "None among the last records of the inbox." : "None on the inbox. Without Kafka, what is scheduled through REST, the client or the shell goes straight to Redis, which keeps only the last version.";
 }
 // --- coming again ---
 const NEXT = 10;
@@ -195,13 +197,18 @@ function offerActions(one) {
     deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path(), { due_at: to.value }), { action: "reschedule" }), to);
 }
 
+let stands = null, shown = 0;
 async function show() {
+  shown = Date.now();
+  let one = null, problem = "";
+  const named = id || given("b");
+  if (named) try { one = await ask("GET", path()); } catch (error) { problem = error.message; }
+  stands = one;
   for (const place of ["#facts", "#actions", "#state"]) $(place).replaceChildren();
   $("#payload-part").hidden = $("#plan-part").hidden = true;
-  $("#one").textContent = visible(id);
-  if (!id && !given("b")) { put($("#one"), "Which schedule?"); fact("expected", "an address that ends with ?id= and the schedule's id"); return; }
-  let one = null;
-  try { one = await ask("GET", path()); } catch (error) { fact("state", error.message); }
+  put($("#one"), named ? visible(id) : "Which schedule?");
+  if (!named) return fact("expected", "an address that ends with ?id= and the schedule's id");
+  if (problem) fact("state", problem);
   if (one) {
     $("#one").textContent = visible(one.id);
     document.title = `${visible(one.id)} - sendlater`;
@@ -220,9 +227,14 @@ async function show() {
     if (can.write && one.state === "pending") offerActions(one);
   }
   await showLife(one);
-  if (one?.state === "claimed") setTimeout(lookAgain, CLAIMED_LOOK_MS);
 }
-// Claimed lasts seconds at most: until the batch is settled.
-const CLAIMED_LOOK_MS = 1_000;
-const lookAgain = () => document.hidden ? setTimeout(lookAgain, CLAIMED_LOOK_MS) : guard(show)();
+// Nobody's place is taken away: who has gone to something here, marks it or is asked a question sees it stand still.
+const isUsed = () => $("#main").contains(document.activeElement) || !getSelection().isCollapsed || $("dialog[open]");
+// What is due changes soon; claimed lasts seconds at most, until the batch is settled.
+const [SOON_MS, STILL_MS] = [1_000, 10_000];
+onStats(() => {
+  const soon = stands && (stands.state === "claimed" || (!stands.plan?.paused && stands.due_ms <= Date.now()));
+  if (stands && Date.now() - shown >= (soon ? SOON_MS : STILL_MS) && !isUsed()) guard(show)();
+});
+onBack(guard(show));
 guard(show)();

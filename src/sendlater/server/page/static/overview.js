@@ -14,6 +14,8 @@ function sentence(s) {
   const late = s.late_hour_ms ?? {};
   if (s.starting) return ["warn", s.why[0]];
   if (s.error || s.service_heard_ms == null || s.service_heard_ms > HEARD_MS_MAX) return ["bad", s.why[0] ?? "Nothing is known."];
+  const ended = Object.values(s.workers ?? {}).includes(false) && s.why.find((one) => !isPlanned(one));
+  if (ended) return ["bad", ended];
   if (s.overdue && s.delivered_per_s >= 1) return ["bad", `Late: ${count(s.overdue)} overdue, draining at ${count(s.delivered_per_s)}/s, done in ${span((s.overdue / s.delivered_per_s) * 1000)}`];
   if (s.overdue) return ["bad", `Late: ${count(s.overdue)} overdue, the oldest by ${span(s.oldest_overdue_ms)}, and nothing is delivered`];
   if (late.p99 == null && !(late.window_s >= KNOWS_S)) return ["good", "Ready: what was due before is not known yet"];
@@ -89,6 +91,7 @@ function showStats(s) {
   $("#headline").className = kind;
   put($("#headline-text"), text);
   if (!s.error) showNumbers(s);
+  $("#numbers").classList.toggle("past", Boolean(s.error));
   showHealth(s);
   guard(showTrend)();
   const empty = !s.error && !s.pending && !s.delivered;

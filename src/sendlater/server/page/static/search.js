@@ -11,7 +11,7 @@ const SHOWN_MAX = 8;
 export function read(text) {
   const found = {};
   for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
-    const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
+    const value = quoted?.replace(/\\(?:u([0-9a-f]{4})|(.))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one)) ?? plain;
     if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
     if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
     if (key === "due") readDue(value, found);

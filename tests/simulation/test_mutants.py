@@ -120,6 +120,13 @@ AT_THE_END = Focus(
     since_ms=BUSY_MS * 0.8,
     recurring={"count": 1},
 )
+AT_A_CLAIM = Focus(
+    faults=("store-goes-back",),
+    steps=("before claimed",),
+    facts={"steps": 300, "one_shard": False},
+    plan={"journal": True, "shards": 1},
+    recurring={"every_ms": 1_000, "due_in": 1_000, "jitter_ms": 0, "count": 8},
+)
 ONE_SHARD = Focus(faults=("store-emptied",), plan={"shards": 2}, facts={"one_shard": True})
 OWNERS = Focus(
     faults=("freeze",),
@@ -213,7 +220,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "a cancellation does not mark what is claimed": (
         LATE,
-        (lua("park", "redis.call('HSET', batch, id, '\\211' .. string.sub(row, 2))", ""),),
+        (lua("park", "do\n        mark(batch, id, row)", "do\n"),),
     ),
     "a newer version leaves what was set aside": (
         ASIDE,
@@ -326,6 +333,10 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     "what died on its way to its target is lost with its claim": (
         POWER,
         (python(Filling._has_forgotten, "if starts == ends:", "if True:"),),
+    ),
+    "what was claimed when the store went back is repeated": (
+        AT_A_CLAIM,
+        (lua("park", " or not stands and has_gone_on(id, again, position)", ""),),
     ),
     "a retry is forgotten as soon as it is delivered": (
         QUIET,

@@ -84,11 +84,15 @@ for _, name in ipairs(open) do
 end
 local has_aside = redis.call('HLEN', aside) > 0
 
+-- The mark is the row's first byte: a signed msgpack number instead of an unsigned one.
+local function mark(batch, id, row)
+    redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+end
+
 -- A newer version of this id is known: end what is claimed or set aside.
 local function overtake(id)
     for batch, row in pairs(claimed[id] or {}) do
-        -- The mark is the row's first byte: a signed msgpack number instead of an unsigned one.
-        redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+        mark(batch, id, row)
     end
     if has_aside then
         redis.call('HDEL', aside, id)
@@ -176,7 +180,7 @@ local function has_gone_on(id, version, planned_ms)
         local at, number, stands = place(packed, topic)
         local is_same = at and number == tonumber(partition) and stands == tonumber(position)
         if is_same and string.byte(row) == 207 and (planned_in(packed) or math.huge) < planned_ms then
-            redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
+            mark(batch, id, row)
             found = true
         end
     end

@@ -135,8 +135,6 @@ class Schedule:
     """Of a recurring schedule: when it comes again, see dialects/recurrence.py."""
     tags: tuple[str, ...] = ()
     """What it is selected by besides its id: see dialects/tags.py."""
-    once: bool = field(default=False, compare=False)
-    """Of one that is sent: only the first of its id counts, see operations/conditions.py."""
     state: State = State.PENDING
     version: str = field(default="", compare=False)
     """Changes with every change: a digest of what the store holds; empty outside of it."""

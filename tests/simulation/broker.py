@@ -426,8 +426,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     tags = (entry.header(names.TAGS) or b"").decode() or None
     tags = None if body[1] is None or body[-1] == "rejected" else tags
     change = entry.header(names.CHANGE)
-    if entry.header(names.IF) and body[-1] != "rejected":
-        change = b"if " + (entry.header(names.IF) or b"")
+    if (only_if := entry.header(names.IF)) and body[-1] != "rejected":
+        change = b"if " + only_if
     if body[1] is None and told_id:
         change = b"waited " + told_id
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None

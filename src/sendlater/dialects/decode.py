@@ -240,8 +240,8 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
     # a new constant in each batch makes Spark compile the whole decoding again (600 ms).
     now_ms = "greatest(timestamp_ms, 0L)"
     change = (
-        "CASE WHEN only_if IS NOT NULL AND reason IS NULL AND NOT done THEN concat('if ', only_if) "
-        f"WHEN {is_dead} AND NOT {undecided(settings)} THEN 'if {names.ONCE}' "
+        f"CASE WHEN only_if IS NOT NULL AND (reason IS NULL OR {is_dead}) AND NOT done "
+        f"THEN concat('if ', if({is_dead}, {sql.text(names.ONCE)}, only_if)) "
         f"ELSE {sql.header_text(names.CHANGE, names.CHANGE_NAME)} END"
     )
     by_fate = {

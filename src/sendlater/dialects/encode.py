@@ -23,7 +23,6 @@ def encode_headers(
     expiry: Expiry | None = None,
     plan: str = "",
     tags: tuple[str, ...] = (),
-    once: bool = False,
     change: str = "",
 ) -> Record:
     """The record to put on `inbox` (dialect `headers`), so that `record` goes to its topic later.
@@ -35,8 +34,6 @@ def encode_headers(
     `tags` are words that it is selected by, see dialects/tags.py.
 
     `plan` makes it recur; `due_ms` is then the due time of the next occurrence.
-
-    With `once` only the first of its id counts, see operations/conditions.py.
 
     `change` is the id of the change that this record is a copy of, see names.CHANGE.
 
@@ -68,8 +65,6 @@ def encode_headers(
         headers.append((names.TARGET_KEY, record.key))
     if record.partition is not None:
         headers.append((names.TARGET_PARTITION, b"%d" % record.partition))
-    if once:
-        headers.append((names.IF, names.ONCE.encode()))
     if change:
         headers.append((names.CHANGE, change.encode()))
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
@@ -85,7 +80,6 @@ def encode_schedule(schedule: Schedule, *, inbox: str, change: str = "") -> Reco
         expiry=schedule.expiry,
         plan=schedule.plan,
         tags=schedule.tags,
-        once=schedule.once,
         change=change,
     )
 

@@ -13,7 +13,7 @@ from sendlater.limits import RESERVED_MS
 from sendlater.model import Schedule
 from sendlater.operations.conditions import checked_condition, condition_failed
 from sendlater.operations.schedules import Operations
-from sendlater.store.codec import version_of
+from sendlater.store.codec import pack, version_of
 from sendlater.store.conditional import put_if, released
 
 
@@ -48,9 +48,14 @@ def create_once(operations: Operations, schedule: Schedule) -> Schedule:
     """The same, sent so that it counts only if it is the first of its id. Who is not hears nothing.
     Where no store remembers ids (time buckets, a horizon) it always counts. Raises BadRequest,
     BadTime, Unavailable."""
-    operations.checked(schedule)
-    if error := operations.write([replace(schedule, once=True)])[0]:
-        raise error
+    record = operations.checked(schedule)
+    if operations.settings.on_kafka or operations.intake.is_behind():
+        headers = [*record.headers, (names.IF, names.ONCE.encode())]
+        operations.deliver([replace(record, headers=headers)])
+    else:
+        operations.pending.require_same()
+        row = [schedule.id, f"if {names.ONCE}|{schedule.due_ms}", pack(schedule)]
+        operations.pending.shard_of(schedule.id).park(row)
     return schedule
 
 

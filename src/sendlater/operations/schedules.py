@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from sendlater.brokers.broker import Broker
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.dialects import encode_cancel, names
+from sendlater.dialects import encode_cancel
 from sendlater.errors import BadRequest, BadSettings, BrokerUnavailable, StoreUnavailable
 from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
@@ -139,8 +139,7 @@ class Operations:
             rows: dict[int, list[object]] = {}
             for one in chunk:
                 number = self.pending.shard_of(one.id).number
-                due = f"if {names.ONCE}|{one.due_ms}" if one.once else one.due_ms
-                rows.setdefault(number, []).extend((one.id, due, pack(one)))
+                rows.setdefault(number, []).extend((one.id, one.due_ms, pack(one)))
             for number, some in rows.items():
                 self.pending.shards[number].park(some)
 

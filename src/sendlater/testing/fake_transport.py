@@ -65,18 +65,19 @@ class FakeTransport:
         with self._lock:
             standing = self.pending.get(schedule.id)
             if only_if == names.ONCE:
-                return schedule if self._is_known(schedule) else self._put(schedule)
+                return self._put(schedule) if self._is_first(schedule) else schedule
             if not _holds(only_if, schedule, standing):
                 raise condition_failed(only_if, standing)
             return self._put(schedule)
 
-    def _is_known(self, schedule: Schedule) -> bool:
-        """Whether a schedule has this id, or one was created under `once` before."""
+    def _is_first(self, schedule: Schedule) -> bool:
+        """Whether no schedule has this id, nor had one that was created under `once`; then this one
+        is remembered."""
         now_ms, schedule_id = self.clock.now_ms(), schedule.id
-        known = schedule_id in self.pending or self._once.get(schedule_id, 0) > now_ms
-        if not known:
-            self._once[schedule_id] = max(schedule.due_ms, now_ms) + ONCE_KEPT_MS
-        return known
+        if schedule_id in self.pending or self._once.get(schedule_id, 0) > now_ms:
+            return False
+        self._once[schedule_id] = max(schedule.due_ms, now_ms) + ONCE_KEPT_MS
+        return True
 
     def send_many(self, schedules: Iterable[Schedule]) -> int:
         """See Transport."""

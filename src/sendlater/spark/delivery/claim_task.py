@@ -17,7 +17,6 @@ from sendlater.model import Target
 from sendlater.spark.delivery.arrived import not_arrived
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
-from sendlater.spark.delivery.misdirected import Misdirected
 from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
@@ -63,7 +62,6 @@ class ShardTask:
         rates = rates_of(lane.limits)
         self.waiting = Waiting(shard, rates, owner=lane.owner, shards=lane.shards)
         self.on_trial = lane.inherits
-        self.misdirected = Misdirected(lane)
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -172,10 +170,8 @@ class ShardTask:
             if refused:
                 self.shard.set_aside(self.batch, [ids[i] for i in refused])
                 left_out |= refused
-        elif wrong := self.misdirected.among(got, columns):
-            instead = [(ids[i], one) for i, one in wrong.items() if i not in left_out]
-            self.shard.expire(self.batch, instead, owner=self.lane.owner)
-            left_out |= wrong.keys()
+        elif columns[2].count(None) < len(ids):
+            left_out |= self._misdirected(got)
         if left_out:
             keep = [i for i in range(len(ids)) if i not in left_out]
             if not keep:
@@ -229,6 +225,14 @@ class ShardTask:
                 journals=self.lane.journals.split(","),
             )
         return set(expired)
+
+    def _misdirected(self, got: Claim) -> set[int]:
+        """Rows for a partition that their topic on Redis does not have; the same."""
+        from sendlater.spark.delivery.misdirected import misdirected
+
+        instead = misdirected(self.lane, got)
+        self.shard.expire(self.batch, instead.items(), owner=self.lane.owner)
+        return {n for n, one in enumerate(got.ids) if one in instead}
 
     def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:
         """Rows of which it is not known that their target takes them; an old list is read again.

@@ -1,5 +1,5 @@
 // The audit trail, latest first, and undo.
-import { $, ask, can, confirmed, count, el, given, guard, onBack, onStats, remember, rowsOrNone, time, undone, visible } from "./shared.js";
+import { $, ask, can, confirmed, count, el, given, guard, onBack, remember, rowsOrNone, time, undone, visible } from "./shared.js";
 
 const SHOWN = 200;
 const skip = () => Number(given("skip")) || 0;
@@ -21,6 +21,5 @@ const turn = (by) => guard(async () => { remember({ skip: Math.max(0, skip() + b
 $("#newer").addEventListener("click", turn(-SHOWN));
 $("#older").addEventListener("click", turn(SHOWN));
 addEventListener("popstate", guard(show));
-onStats(() => {}); // so that it hears when a server or a store is back
 onBack(guard(show));
 guard(show)();

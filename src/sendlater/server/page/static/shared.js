@@ -194,7 +194,7 @@ function follow() {
   clearTimeout(again);
   if (source) source.close();
   source = null;
-  if (document.hidden || !isLive() || !listeners.stats.length) return;
+  if (document.hidden || !isLive() || !(listeners.stats.length || listeners.back.length)) return;
   heard = Date.now();
   source = new EventSource("/v1/events");
   source.addEventListener("error", lost);
@@ -219,8 +219,9 @@ function turn() {
   follow();
 }
 live.addEventListener("click", turn);
-export function onStats(told) { live.hidden = false; listeners.stats.push(told); follow(); }
-export const onBack = (told) => listeners.back.push(told);
+function listen(to, told) { live.hidden = false; to.push(told); follow(); }
+export const onStats = (told) => listen(listeners.stats, told);
+export const onBack = (told) => listen(listeners.back, told);
 document.addEventListener("visibilitychange", follow);
 addEventListener("pagehide", () => source?.close());
 

@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 
 import psutil
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.redis_server import RedisServer, find_redis
@@ -24,6 +26,8 @@ COMMAND = str(Path(sys.executable).parent / "sendlater")
 READY = "is ready"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
+SAID_SHOWN_MAX = 4_000
+"""Characters of a service's log in the report of a test that failed."""
 
 
 def wait_until(condition: Callable[[], T], what: str, *, timeout_s: float = 30.0) -> T:
@@ -70,6 +74,16 @@ def redis_first_on_path(program: str, directory: Path) -> Iterator[None]:
         # It would be passed over in silence where it cannot be run, or is too old.
         assert find_redis().path == link, f"{program} is no Redis or Valkey that can be used"
         yield
+
+
+def end_spark(session: SparkSession) -> None:
+    """Stop a session and its JVM: the process' next session would start in it, without its jars."""
+    session.stop()
+    gateway = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(STOP_TIMEOUT_S)
 
 
 @contextmanager
@@ -175,7 +189,9 @@ class ServiceProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            error.add_note(f"What the service said last:\n{self.said()[-SAID_SHOWN_MAX:]}")
         if self.running:
             self.kill()
 

@@ -1,6 +1,7 @@
 """Spark with Kafka's connector, for tests of what runs inside a service."""
 
 import pytest
+from servers import end_spark
 
 from sendlater.config import Settings
 from sendlater.local.jars import jars
@@ -16,4 +17,4 @@ def spark_on_kafka(kafka):
     java_home = find_java(settings.cache_dir).home
     session = start_session(settings, java_home=java_home, jars=found)
     yield session
-    session.stop()
+    end_spark(session)

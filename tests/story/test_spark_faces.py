@@ -12,7 +12,7 @@ from ledger import Reader, create_topics
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from servers import wait_until
+from servers import end_spark, wait_until
 
 from sendlater import Cancelled, Scheduler
 
@@ -34,7 +34,7 @@ def spark():
         .getOrCreate()
     )
     yield session
-    session.stop()
+    end_spark(session)
 
 
 @pytest.fixture

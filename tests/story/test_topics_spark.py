@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from servers import wait_until
+from servers import end_spark, wait_until
 
 from sendlater.model import Record
 from sendlater.topics import TopicRecord, Topics
@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
         .getOrCreate()
     )
     yield session
-    session.stop()
+    end_spark(session)
 
 
 @pytest.fixture

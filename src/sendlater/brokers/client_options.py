@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from confluent_kafka import IsolationLevel
-from sendlater.config import Settings
+
+    from sendlater.config import Settings
 
 
-def client_options(settings: Settings) -> dict[str, str]:
+def client_options(settings: "Settings") -> dict[str, str]:
     """Settings of every confluent-kafka client (librdkafka's names)."""
     return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
 

@@ -21,6 +21,9 @@ HEALTHY_S = 30.0
 """After this time without a failure a query has the first restart delay again."""
 FIRST_BATCH_S = 30.0
 """Longest wait of a start for the first batch of a query; it takes a few seconds."""
+WARM_S_MAX = 90.0
+"""Longest wait of a start until all queries are warm: on a busy machine that takes a minute, and
+who is told sooner that it is ready has late deliveries."""
 WATCH_S = 0.1
 """Pause between two looks at the queries."""
 STORE_WATCH_S = 1.0

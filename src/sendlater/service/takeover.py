@@ -11,9 +11,9 @@ from sendlater.brokers.own_topics import inbox_ends
 from sendlater.errors import BrokerUnavailable, StoreUnavailable, StoreWentBack
 from sendlater.service.queries import Queries
 from sendlater.service.supervision import (
-    FIRST_BATCH_S,
     FIRST_BATCH_WATCH_S,
     STORE_WATCH_S,
+    WARM_S_MAX,
     WATCH_S,
 )
 from sendlater.spark.delivery.crash_lookup import CrashLookup
@@ -149,10 +149,14 @@ class Takeover(Queries):
         """Wait until intake reads and each lane has warmed up.
 
         Not for a query that has failed, nor forever, nor if `stop` is set."""
-        deadline_s = time.monotonic() + FIRST_BATCH_S
+        deadline_s = time.monotonic() + WARM_S_MAX
         while not (self._reads() and all(worker.is_warm for worker in self._workers)):
-            failed = any(worker.query is None for worker in self._workers)
-            if failed or time.monotonic() > deadline_s or stop.wait(FIRST_BATCH_WATCH_S):
+            if any(worker.query is None for worker in self._workers):
+                return
+            if time.monotonic() > deadline_s:
+                _log.warning("ready, but not warm: the first deliveries are late")
+                return
+            if stop.wait(FIRST_BATCH_WATCH_S):
                 return
 
     def _store_is_lost(self) -> bool:

@@ -6,6 +6,7 @@ A worker that starts because a task is tried again is at work sooner, while othe
 import socket
 
 import confluent_kafka  # noqa: F401
+import pandas  # noqa: F401  # as pyarrow does with its first array: half a second of CPU
 import pyarrow.compute  # noqa: F401
 import pyspark.sql.worker.plan_data_source_read
 import pyspark.sql.worker.write_into_data_source

@@ -189,7 +189,9 @@ class ServiceProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def __exit__(
+        self, _: object = None, error: BaseException | None = None, __: object = None
+    ) -> None:
         if error is not None:
             error.add_note(f"What the service said last:\n{self.said()[-SAID_SHOWN_MAX:]}")
         if self.running:

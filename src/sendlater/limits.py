@@ -131,8 +131,9 @@ ADDED_BYTES_MAX = 1_536
 """What delivery adds to a record besides three times its id: batch framing and our headers."""
 
 LATE_BUCKETS_MS = (
-    *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
-    *(60_000, 300_000, 900_000, 3_600_000),
+    *(1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),
+    *(1_000, 1_500, 2_000, 3_000, 5_000, 7_000, 10_000, 15_000, 20_000, 30_000, 45_000),
+    *(60_000, 120_000, 300_000, 900_000, 3_600_000),
 )
 """Upper edges, inclusive, of the lateness histogram; one more bucket follows the last edge."""
 RECENT_COUNT_MAX = 5_000

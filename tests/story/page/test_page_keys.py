@@ -85,3 +85,34 @@ def test_what_has_the_focus_is_not_under_the_bar(page):
 def _bottom(place):
     box = place.bounding_box()
     return box["y"] + box["height"]
+
+
+def test_rows_that_come_later_leave_the_focus_where_it_is(page, installation):
+    """A search asks until the table is full: somebody may be in its first rows by then."""
+    with installation.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"early-{n}", delay=7_200 + n)
+    wait_until(lambda: installation.pending.get(b"early-2"), "all are pending")
+    later = []
+
+    def in_two(route):
+        if "cursor=later" in route.request.url:
+            later.append(route)
+            return
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "next_cursor": "later"})
+
+    page.route(re.compile(r"/v1/schedules\?.*id_prefix=early-"), in_two)
+    with page.expect_request(lambda request: "cursor=later" in request.url):
+        page.keyboard.press("/")
+        page.keyboard.type("id:early-*")
+        page.keyboard.press("Enter")
+    rows = page.locator("#schedules tbody tr")
+    expect(rows).to_have_count(3)
+    page.evaluate("document.activeElement.blur()")
+    for key in ("ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(rows.nth(1)).to_be_focused()
+    later[0].fulfill(json={"items": [], "next_cursor": None})
+    expect(page.locator("#schedules")).not_to_have_attribute("aria-busy", "true")
+    expect(rows.nth(1)).to_be_focused()

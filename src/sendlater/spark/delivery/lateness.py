@@ -15,6 +15,8 @@ from sendlater.limits import LATE_BUCKETS_MS, RECENT_TOLD_MAX
 from sendlater.store import Shard
 from sendlater.store.recent import Delivery, tell
 
+BUCKETS = [(edge, f"late:{edge}") for edge in LATE_BUCKETS_MS]
+"""Upper edges in ms, and the counter of each."""
 NO_WAITS: Mapping[bytes, int] = {}
 TELL_EVERY_MS = 250
 """Shortest time between two calls of one task; a kill loses the counts of that time."""
@@ -48,14 +50,16 @@ class LatenessReport:
         if waited_ms:
             due_ms = self._without_waits(ids, due_ms, topics, waited_ms)
         later = len(due_ms)
-        for edge in LATE_BUCKETS_MS:
-            if not later:
-                break
+        for edge, name in BUCKETS:
             # Due at now - edge or later: at most `edge` late.
             above = bisect_left(due_ms, now_ms - edge, 0, later)
-            self.counts[f"late:{edge}"] += later - above
-            later = above
-        self.counts["late:inf"] += later
+            if above < later:
+                self.counts[name] += later - above
+                later = above
+                if not later:
+                    break
+        if later:
+            self.counts["late:inf"] += later
         self.counts["late-sum-ms"] += len(due_ms) * now_ms - sum(due_ms)
         for topic, count in Counter(topics).items():
             self.counts[f"delivered:{topic.decode()}"] += count

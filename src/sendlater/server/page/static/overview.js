@@ -37,7 +37,7 @@ function number(name, value, more, bad = false) {
 }
 function showNumbers(s) {
   const late = s.late_ms.p99 == null ? s.late_hour_ms ?? {} : s.late_ms;
-  number("late", span(late.p99), late.p50 == null ? (s.delivered ? "not known yet" : "nothing delivered yet") : `p50 ${span(late.p50)}`, late.p99 > LATE_MS);
+  number("late", span(late.p99), late.p50 == null ? (s.delivered ? "not known yet" : "nothing delivered yet") : `p50 ${span(late.p50)}, estimated`, late.p99 > LATE_MS);
   number("rate", count(s.delivered_per_s), `${count(s.delivered)} in all`);
   number("pending", s.pending >= 1e7 ? short(s.pending) : count(s.pending), Object.entries({ "1m": "1 min", "1h": "1 h", "1d": "1 d" }).map(([name, told]) => `${short(s.due[name] ?? 0)} in ${told}`.replaceAll(" ", "\u00a0")).join(", "));
   number("overdue", count(s.overdue), s.overdue ? `the oldest by ${span(s.oldest_overdue_ms)}` : "nothing is late", s.overdue > 0);

@@ -53,14 +53,14 @@ export async function showPage({ byItself = false } = {}) {
     for await (const items of gather()) {
       if (mine !== showing || (byItself && isUsed())) return;
       shown = items;
-      showRows({ kept });
+      showRows({ kept: rowNow() ?? kept });
     }
     still = "";
     tellPage();
   } catch (error) {
     if (mine !== showing) return;
     [shown, next] = [[], null];
-    showRows({ kept, refused: error instanceof TypeError ? "The server does not answer." : error.message });
+    showRows({ kept: rowNow() ?? kept, refused: error instanceof TypeError ? "The server does not answer." : error.message });
   } finally {
     if (mine === showing) $("#schedules").removeAttribute("aria-busy");
   }

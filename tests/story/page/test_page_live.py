@@ -9,6 +9,10 @@ from playwright.sync_api import expect
 from servers import wait_until
 
 pytestmark = pytest.mark.story
+HIDE = """on => {
+    Object.defineProperty(document, 'hidden', {value: on, configurable: true});
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
 
 
 def test_numbers_live_until_paused(page, installation):
@@ -65,15 +69,27 @@ def test_nothing_is_asked_while_nobody_looks(page):
     page.clock.install()
     page.reload()
     expect(page.locator("#number-pending b")).to_have_text(re.compile(r"\d"))
-    hide = """on => {
-        Object.defineProperty(document, 'hidden', {value: on, configurable: true});
-        document.dispatchEvent(new Event('visibilitychange'));
-    }"""
     asked = []
     with page.expect_event("requestfailed", lambda request: "/v1/events" in request.url):
-        page.evaluate(hide, True)
+        page.evaluate(HIDE, True)
     page.on("request", lambda request: asked.append(request.url))
     page.clock.run_for(60_000)
     assert not asked
     with page.expect_request("**/v1/events"):
-        page.evaluate(hide, False)
+        page.evaluate(HIDE, False)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/records?topic=emails", "/running", "/audit", "/history", "/schedule?id=x"]
+)
+def test_a_page_that_is_opened_in_the_background_asks_for_nothing(page, path):
+    page.add_init_script(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+    )
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path)
+    assert [url for url in asked if "/static/" in url], "its scripts have run"
+    assert not [url for url in asked if "/v1/" in url]
+    with page.expect_request(re.compile("/v1/")):
+        page.evaluate(HIDE, False)

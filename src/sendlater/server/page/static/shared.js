@@ -27,9 +27,11 @@ function answered(path) {
 // What nobody sees at once is not waited for.
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 
+const seen = () => new Promise((then) => { document.addEventListener("visibilitychange", then, { once: true }); });
 export async function ask(method, path, data) {
   const known = method === "GET" && answered(path);
   if (known) return known;
+  if (method === "GET" && document.hidden) await seen();
   const given = { method, headers: {} };
   if (data !== undefined) {
     given.body = JSON.stringify(data);

@@ -24,7 +24,8 @@ T = TypeVar("T")
 POLL_S = 0.01
 COMMAND = str(Path(sys.executable).parent / "sendlater")
 READY = "is ready"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
+"""A start takes half a minute, and four times that where three services share two slow cores."""
 STOP_TIMEOUT_S = 60.0
 SAID_SHOWN_MAX = 4_000
 """Characters of a service's log in the report of a test that failed."""
@@ -127,7 +128,11 @@ class ServiceProcess:
                 [*self.command, *self.arguments], env=self.environment, stdout=log, stderr=log
             )
         if wait:
-            self.wait_until_ready()
+            try:
+                self.wait_until_ready()
+            except AssertionError as error:
+                self.__exit__(None, error)  # nobody else ends it
+                raise
         return self
 
     def wait_until_ready(self) -> None:

@@ -101,7 +101,7 @@ def test_an_id_that_is_no_text_can_be_asked_for(api, pending):
         ({"due_at": "2030-01-01T00:00:00"}, "with a zone"),
         ({"due_ms": -1}, "zero or more"),
         ({"due_ms": 2**53}, "expected a time"),
-        ({"delay": "99999d"}, "expected a time within 3660 days, got one 99999 days away"),
+        ({"delay": "99999d"}, "expected a time within 3660 days"),
         ({"delay": 1, "topic": "no spaces"}, "expected a topic name"),
         ({"delay": 1, "id": ""}, "id: expected text"),
         ({"delay": 1, "id": "x" * 513}, "at most 512 bytes"),

@@ -68,6 +68,7 @@ export async function showPage({ byItself = false } = {}) {
 export async function look(changes) {
   remember({ cursor: "", ...changes });
   fillField();
+  stopNow()?.setAttribute("tabindex", "-1");
   await showPage();
 }
 export const search = () => look({ ...Object.fromEntries(FIELDS.map((name) => [name, ""])), ...read(field.value) });
@@ -90,15 +91,19 @@ function row(one) {
   box.addEventListener("change", () => { choose(one, box.checked); mark(); });
   return made;
 }
-const rowNow = () => { const row = document.activeElement?.closest?.("#schedules tbody tr"); return row && { id: row.dataset.id, at: [...row.parentNode.children].indexOf(row) }; };
+const stopNow = () => $("#schedules tbody tr[tabindex='0']");
+const rowOf = (row) => row && { id: row.dataset.id, at: [...row.parentNode.children].indexOf(row) };
+const rowNow = () => rowOf(document.activeElement?.closest?.("#schedules tbody tr"));
 // Where the focus was, it stays: on the same schedule, or on what is now in its place.
 function showRows({ refused = "", kept = rowNow() } = {}) {
   showHead();
   const none = refused || (Object.keys(filter()).length ? "Nothing pending matches this filter." : "Nothing is pending.");
   const place = $("#schedules tbody"), free = document.activeElement === document.body || place.contains(document.activeElement);
+  const stop = rowOf(stopNow());
   place.replaceChildren(...(shown.length ? shown.map(row) : [el("tr", { class: refused ? "none bad" : "none" }, el("td", { colspan: columns().length + 2 }, none))]));
-  const all = [...place.children], again = free && kept && (all.find((each) => each.dataset.id === kept.id) ?? all[Math.min(kept.at, all.length - 1)]);
-  (again || all[0]).tabIndex = 0;
+  const all = [...place.children], now = (one) => one && (all.find((each) => each.dataset.id === one.id) ?? all[Math.min(one.at, all.length - 1)]);
+  const again = free && now(kept);
+  (again || now(stop) || all[0]).tabIndex = 0;
   if (again) again.focus({ preventScroll: true });
   $("#next").disabled = !next;
   $("#first").disabled = !given("cursor");
@@ -111,7 +116,7 @@ function tellPage() {
   const told = shown.length ? [`${shown.length} shown${next ? "; there may be more" : ""}`, still] : [still];
   put($("#page-note"), told.filter(Boolean).join("; "));
 }
-export const toRow = () => $("#schedules tbody tr[tabindex='0']")?.focus();
+export const toRow = () => stopNow()?.focus();
 
 // --- selecting ---
 function choose(one, on) { if (on) selected.set(one.id, one); else selected.delete(one.id); }

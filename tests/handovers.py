@@ -93,7 +93,7 @@ class Relay:
     def close(self) -> None:
         """Kill what is left."""
         for service in self.services:
-            service.__exit__()
+            service.end()
 
 
 @contextmanager

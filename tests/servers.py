@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psutil
 import pytest
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.redis_server import RedisServer, find_redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 POLL_S = 0.01
@@ -77,8 +78,10 @@ def redis_first_on_path(program: str, directory: Path) -> Iterator[None]:
         yield
 
 
-def end_spark(session: SparkSession) -> None:
+def end_spark(session: "SparkSession") -> None:
     """Stop a session and its JVM: the process' next session would start in it, without its jars."""
+    from pyspark import SparkContext
+
     session.stop()
     gateway = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
@@ -131,7 +134,7 @@ class ServiceProcess:
             try:
                 self.wait_until_ready()
             except AssertionError as error:
-                self.__exit__(None, error)  # nobody else ends it
+                self.end(error)  # nobody else does
                 raise
         return self
 
@@ -194,9 +197,11 @@ class ServiceProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _: object = None, error: BaseException | None = None, __: object = None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.end(error)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Pull the plug if it runs; `error`, why, is told what it said last."""
         if error is not None:
             error.add_note(f"What the service said last:\n{self.said()[-SAID_SHOWN_MAX:]}")
         if self.running:

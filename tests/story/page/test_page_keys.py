@@ -40,14 +40,9 @@ def test_a_schedule_is_cancelled_and_brought_back_by_keys_alone(page, installati
         for n in range(3):
             s.send_later("emails", "m", id=f"keyed-{n}", delay=7_200 + n)
     wait_until(lambda: installation.pending.get(b"keyed-2"), "all are pending")
-    page.keyboard.press("/")
-    page.keyboard.type("id:keyed-*")
-    page.keyboard.press("Enter")
-    rows = page.locator("#schedules tbody tr")
-    expect(rows).to_have_count(3)
-    page.evaluate("document.activeElement.blur()")
-    for key in ("ArrowDown", "ArrowDown", " "):
-        page.keyboard.press(key)
+    rows = _search(page, "id:keyed-*")
+    _down_to_the_second(page, rows)
+    page.keyboard.press(" ")
     expect(rows.nth(1)).to_have_attribute("aria-selected", "true")
     expect(page.locator("#bulk-what")).to_have_text("1 selected")
     page.keyboard.press("c")
@@ -82,37 +77,70 @@ def test_what_has_the_focus_is_not_under_the_bar(page):
     wait_until(lambda: _bottom(row) <= bar.bounding_box()["y"], "the row is above the bar")
 
 
+def test_rows_that_come_later_leave_the_focus_where_it_is(page, installation):
+    """A search asks until the table is full: somebody may be in its first rows by then."""
+    rows, rest = _second_of_three(page, installation, "early")
+    _nothing_more(page, rest)
+    expect(rows.nth(1)).to_be_focused()
+
+
+def test_rows_that_come_behind_a_question_leave_the_table_where_it_is(page, installation):
+    rows, rest = _second_of_three(page, installation, "asked")
+    page.keyboard.press(" ")
+    page.keyboard.press("c")
+    expect(page.get_by_role("dialog")).to_contain_text("1 schedule will not be delivered")
+    _nothing_more(page, rest)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    told(page, "1 of 1 changed")
+    expect(rows).to_have_count(2)
+    expect(page.locator("#schedules tbody tr:focus")).to_have_attribute("data-id", "asked-2")
+
+
+def _second_of_three(page, installation, name):
+    """Search for three and go to the second; the rest of the answer is held, in a list."""
+    with installation.scheduler() as s:
+        for n in range(3):
+            s.send_later("emails", "m", id=f"{name}-{n}", delay=7_200 + n)
+    wait_until(lambda: installation.pending.get(f"{name}-2".encode()), "all are pending")
+    rest = []
+
+    def in_two(route):
+        if rest:
+            route.continue_()
+        elif "cursor=rest" in route.request.url:
+            rest.append(route)
+        else:
+            answer = route.fetch()
+            route.fulfill(response=answer, json={**answer.json(), "next_cursor": "rest"})
+
+    page.route(re.compile(rf"/v1/schedules\?.*id_prefix={name}-"), in_two)
+    with page.expect_request(lambda request: "cursor=rest" in request.url):
+        rows = _search(page, f"id:{name}-*")
+    _down_to_the_second(page, rows)
+    expect(rows.nth(1)).to_be_focused()
+    return rows, rest
+
+
+def _nothing_more(page, rest):
+    rest[0].fulfill(json={"items": [], "next_cursor": None})
+    expect(page.locator("#schedules")).not_to_have_attribute("aria-busy", "true")
+
+
+def _search(page, text):
+    page.keyboard.press("/")
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+    return page.locator("#schedules tbody tr")
+
+
+def _down_to_the_second(page, rows):
+    expect(rows).to_have_count(3)
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+
+
 def _bottom(place):
     box = place.bounding_box()
     return box["y"] + box["height"]
-
-
-def test_rows_that_come_later_leave_the_focus_where_it_is(page, installation):
-    """A search asks until the table is full: somebody may be in its first rows by then."""
-    with installation.scheduler() as s:
-        for n in range(3):
-            s.send_later("emails", "m", id=f"early-{n}", delay=7_200 + n)
-    wait_until(lambda: installation.pending.get(b"early-2"), "all are pending")
-    later = []
-
-    def in_two(route):
-        if "cursor=later" in route.request.url:
-            later.append(route)
-            return
-        answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "next_cursor": "later"})
-
-    page.route(re.compile(r"/v1/schedules\?.*id_prefix=early-"), in_two)
-    with page.expect_request(lambda request: "cursor=later" in request.url):
-        page.keyboard.press("/")
-        page.keyboard.type("id:early-*")
-        page.keyboard.press("Enter")
-    rows = page.locator("#schedules tbody tr")
-    expect(rows).to_have_count(3)
-    page.evaluate("document.activeElement.blur()")
-    for key in ("ArrowDown", "ArrowDown"):
-        page.keyboard.press(key)
-    expect(rows.nth(1)).to_be_focused()
-    later[0].fulfill(json={"items": [], "next_cursor": None})
-    expect(page.locator("#schedules")).not_to_have_attribute("aria-busy", "true")
-    expect(rows.nth(1)).to_be_focused()

@@ -27,6 +27,7 @@ function answered(path) {
 // What nobody sees at once is not waited for.
 export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work));
 
+// A hidden tab asks for nothing: it may have been opened in the background.
 const seen = () => new Promise((then) => { document.addEventListener("visibilitychange", then, { once: true }); });
 export async function ask(method, path, data) {
   const known = method === "GET" && answered(path);

@@ -47,20 +47,20 @@ async function* gather() {
 // Whether somebody is at work in it: then its rows stay.
 export const isUsed = () => $("#rows").matches(":hover, :focus-within") || $("dialog[open]") !== null;
 export async function showPage({ byItself = false } = {}) {
-  const mine = ++showing, kept = rowNow();
+  const mine = ++showing, before = rowNow();
   $("#schedules").setAttribute("aria-busy", "true");
   try {
     for await (const items of gather()) {
       if (mine !== showing || (byItself && isUsed())) return;
       shown = items;
-      showRows({ kept: rowNow() ?? kept });
+      showRows({ before });
     }
     still = "";
     tellPage();
   } catch (error) {
     if (mine !== showing) return;
     [shown, next] = [[], null];
-    showRows({ kept: rowNow() ?? kept, refused: error instanceof TypeError ? "The server does not answer." : error.message });
+    showRows({ before, refused: error instanceof TypeError ? "The server does not answer." : error.message });
   } finally {
     if (mine === showing) $("#schedules").removeAttribute("aria-busy");
   }
@@ -68,7 +68,7 @@ export async function showPage({ byItself = false } = {}) {
 export async function look(changes) {
   remember({ cursor: "", ...changes });
   fillField();
-  stopNow()?.setAttribute("tabindex", "-1");
+  stopNow()?.setAttribute("tabindex", "-1"); // what is asked for now begins with its first row
   await showPage();
 }
 export const search = () => look({ ...Object.fromEntries(FIELDS.map((name) => [name, ""])), ...read(field.value) });
@@ -95,11 +95,11 @@ const stopNow = () => $("#schedules tbody tr[tabindex='0']");
 const rowOf = (row) => row && { id: row.dataset.id, at: [...row.parentNode.children].indexOf(row) };
 const rowNow = () => rowOf(document.activeElement?.closest?.("#schedules tbody tr"));
 // Where the focus was, it stays: on the same schedule, or on what is now in its place.
-function showRows({ refused = "", kept = rowNow() } = {}) {
+function showRows({ refused = "", before = null } = {}) {
   showHead();
   const none = refused || (Object.keys(filter()).length ? "Nothing pending matches this filter." : "Nothing is pending.");
   const place = $("#schedules tbody"), free = document.activeElement === document.body || place.contains(document.activeElement);
-  const stop = rowOf(stopNow());
+  const kept = rowNow() ?? before, stop = rowOf(stopNow());
   place.replaceChildren(...(shown.length ? shown.map(row) : [el("tr", { class: refused ? "none bad" : "none" }, el("td", { colspan: columns().length + 2 }, none))]));
   const all = [...place.children], now = (one) => one && (all.find((each) => each.dataset.id === one.id) ?? all[Math.min(one.at, all.length - 1)]);
   const again = free && now(kept);

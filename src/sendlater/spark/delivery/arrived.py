@@ -7,7 +7,7 @@ which ends the lane and looks at everything (see `crash_lookup`).
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sendlater.brokers.partition_reader import KafkaPartitions, Read
 from sendlater.clock import Clock
@@ -41,15 +41,15 @@ _Content = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None]
 def not_arrived(lane: Lane, shard: Shard, got: Claim, *, end_ms: int, clock: Clock) -> Claim:
     """The rows of `got`, which a batch that ends at `end_ms` holds, that must be delivered still.
 
-    One of their targets has refused a record, maybe: what they take is asked again before this
-    returns. Raises NotLookedUp where it is not certain what has arrived, StoreWentBack,
-    StoreUnavailable.
+    One of their targets has refused a record, maybe: what they take is asked again meanwhile.
+    Raises NotLookedUp where it is not certain what has arrived, StoreWentBack, StoreUnavailable.
     """
-    missing = _missing(lane, got, end_ms=end_ms, clock=clock)
+    schedules = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
+    _ask_again({one.record.topic for one in schedules}, lane, shard)
+    missing = _missing(lane, schedules, end_ms=end_ms, clock=clock)
     if not shard.is_armed(f"{lane.space}/{lane.owner}/{lane.lane}/{lane.run}"):
         raise StoreWentBack("it was restarted: what a batch holds may have been settled")
-    if missing:
-        _ask_again({topic.encode() for topic in missing.values()}, lane, shard, clock)
+    _await_answers({topic.encode() for topic in missing.values()}, shard, clock)
     return Claim([got.ids[n] for n in missing], [got.packed[n] for n in missing])
 
 
@@ -59,10 +59,11 @@ def earliest_ms(schedules: Iterable[Schedule], end_ms: int) -> int:
     return max(due_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS
 
 
-def _missing(lane: Lane, got: Claim, *, end_ms: int, clock: Clock) -> dict[int, str]:
+def _missing(
+    lane: Lane, schedules: Sequence[Schedule], *, end_ms: int, clock: Clock
+) -> dict[int, str]:
     """Numbers of rows that are on no topic, and their targets. Recurring schedules are among them:
     it is their occurrences that are delivered."""
-    schedules = [unpack(*row) for row in zip(got.ids, got.packed, strict=True)]
     sent = {n: _sent(one, lane) for n, one in enumerate(schedules) if not one.plan}
     found = _found(lane, sent, since_ms=earliest_ms(schedules, end_ms), clock=clock)
     for n, parts in found.items():
@@ -76,11 +77,14 @@ def _missing(lane: Lane, got: Claim, *, end_ms: int, clock: Clock) -> dict[int, 
     return missing
 
 
-def _ask_again(topics: set[bytes], lane: Lane, shard: Shard, clock: Clock) -> None:
+def _ask_again(topics: set[str], lane: Lane, shard: Shard) -> None:
     """Have the service look again at what these topics take."""
     for number in range(lane.shards):
-        shard.beside(number).mark("targets", {topic.decode(): "" for topic in topics})
-    shard.beside(0).want(topics)
+        shard.beside(number).mark("targets", dict.fromkeys(topics, ""))
+    shard.beside(0).want(topic.encode() for topic in topics)
+
+
+def _await_answers(topics: set[bytes], shard: Shard, clock: Clock) -> None:
     until_ms = clock.elapsed_ms() + ASK_MS_MAX
     while not topics <= shard.targets().keys():
         if clock.elapsed_ms() > until_ms:

@@ -7,9 +7,9 @@ which ends the lane and looks at everything (see `crash_lookup`).
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sendlater.brokers.partition_reader import KafkaPartitions, Read
+from sendlater.brokers.partition_reader import KafkaPartitions, Place, Read
 from sendlater.clock import Clock
 from sendlater.dialects.deliver import leaving
 from sendlater.errors import BrokerUnavailable, NotLookedUp, StoreWentBack
@@ -114,11 +114,15 @@ def _found(
 
 
 def _records(lane: Lane, topics: Iterable[str], since_ms: int, clock: Clock) -> Iterator[Read]:
-    """All records that were written to these topics since an instant, and have landed now."""
+    """All records that were written to these topics since an instant, and have landed now.
+
+    Most are read while the last ones may still land.
+    """
     landed_at = clock.elapsed_ms() + LANDED_MS
     reader = KafkaPartitions({**lane.broker_options(), **QUICK}, topics)
     try:
-        reader.places()  # it connects, while there is time
+        early = reader.since(since_ms)
+        yield from _within_bounds(reader, early, clock)
         time.sleep(max(0, landed_at - clock.elapsed_ms()) / 1_000)
         for _ in range(ANSWERS_MAX):
             asked_ms = clock.elapsed_ms()
@@ -127,16 +131,26 @@ def _records(lane: Lane, topics: Iterable[str], since_ms: int, clock: Clock) -> 
                 break
         else:
             raise BrokerUnavailable("Kafka takes long to tell positions")
-        count = sum(end - first for first, end in bounds.values())
-        if count > LOOK_COUNT_MAX:
-            raise NotLookedUp(f"expected at most {LOOK_COUNT_MAX} records to read, got {count}")
-        until_ms = clock.elapsed_ms() + LOOK_MS_MAX
-        for read in reader.read_through(bounds):
-            yield read
-            if clock.elapsed_ms() > until_ms:
-                raise NotLookedUp(f"expected to read it within {LOOK_MS_MAX} ms")
+        read = {place: end for place, (_, end) in early.items()}
+        late = {at: (max(first, read.get(at, 0)), end) for at, (first, end) in bounds.items()}
+        yield from _within_bounds(reader, late, clock)
     finally:
         reader.close()
+
+
+def _within_bounds(
+    reader: KafkaPartitions, bounds: Mapping[Place, tuple[int, int]], clock: Clock
+) -> Iterator[Read]:
+    bounds = {place: (first, end) for place, (first, end) in bounds.items() if first < end}
+    count = sum(end - first for first, end in bounds.values())
+    if count > LOOK_COUNT_MAX:
+        raise NotLookedUp(f"expected at most {LOOK_COUNT_MAX} records to read, got {count}")
+    until_ms = clock.elapsed_ms() + LOOK_MS_MAX
+    for read in reader.read_through(bounds):
+        yield read
+        if clock.elapsed_ms() > until_ms:
+            raise NotLookedUp(f"expected to read it within {LOOK_MS_MAX} ms")
+    reader.end()
 
 
 def _content(

@@ -33,7 +33,7 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice, leads
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
-TARGETS_REFRESH_MS = 500
+TARGETS_REFRESH_MS = 200
 """How long a task uses its copy of the known target topics."""
 TRIAL_COUNT, TRIAL_PAUSE_MS = 3, 50
 """What is claimed, and how often, while the last owner still delivers: the first deliveries of a

@@ -128,13 +128,12 @@ export function makeChart(place, { onView, onSelect }) {
   }
 
   // --- wheel, drag, keys ---
-  let changed = 0, scrolled = 0, moved = -Infinity, held = null;
+  let changed = 0, scrolled = 0, held = null;
   function move(now) {
-    moved = performance.now();
     const length = Math.min(Math.max(VIEW_MS_MIN, now[1] - now[0]), LAST_MS), from = Math.min(Math.max(0, now[0]), LAST_MS - length);
     draw(got, [from, from + length]);
     clearTimeout(changed);
-    changed = setTimeout(() => onView(view), ASK_AFTER_MS);
+    changed = setTimeout(() => { changed = 0; onView(view); }, ASK_AFTER_MS);
   }
   const zoom = (by, at = (view[0] + view[1]) / 2) => move([at - (at - view[0]) * by, at + (view[1] - at) * by]);
   const pan = (by) => move([view[0] + by, view[1] + by]);
@@ -184,7 +183,7 @@ export function makeChart(place, { onView, onSelect }) {
     KEYS[event.key]();
   });
   new ResizeObserver(() => draw()).observe(place);
-  return { draw, busy: () => held !== null || performance.now() - moved < ASK_AFTER_MS };
+  return { draw, busy: () => held !== null || changed !== 0 };
 }
 
 function fromTo(from, to) {

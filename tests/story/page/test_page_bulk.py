@@ -63,6 +63,22 @@ def test_a_selection_is_shifted_after_a_dry_run_and_undone_from_the_audit_trail(
     assert installation.pending.get(b"orders-000001").due_ms == before
 
 
+def test_a_filter_that_is_typed_but_not_entered_changes_nothing(page, installation):
+    """It may look as if what was typed were cancelled, and what is shown would be."""
+    page.goto("/?id_prefix=orders-000")
+    field = page.get_by_role("combobox")
+    field.fill("id:orders-0001*")
+    page.get_by_role("button", name="Cancel all").click()
+    told(page, "What is typed in the filter is not what is shown")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    field.press("Enter")
+    expect(page).to_have_url(re.compile("id_prefix=orders-0001"))
+    page.get_by_role("button", name="Cancel all").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel 50 schedules?")
+    page.get_by_role("button", name="Back").click()
+    assert installation.pending.get(b"orders-000101") is not None
+
+
 def test_what_an_earlier_time_cannot_take_back_is_told(page):
     page.goto("/?id_prefix=orders-000")
     page.get_by_label("how long").fill("-2h")

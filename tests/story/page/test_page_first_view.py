@@ -85,6 +85,22 @@ def test_the_first_line_says_no_more_than_is_known(alone, browser, late, told):
         expect(page.get_by_role("heading", level=1)).to_have_text(told)
 
 
+def test_the_first_line_says_that_a_part_of_the_service_has_ended(alone, browser):
+    """Also where what was delivered before was on time."""
+    why = ["5 wait for the limit of sms.", "The lanes have ended."]
+
+    def answer(route):
+        known = {"overdue": 0, "service_heard_ms": 9, "late_hour_ms": {"p99": 35, "window_s": 99}}
+        stats = {**route.fetch().json(), **known, "workers": {"lanes": False}, "why": why}
+        route.fulfill(json=stats)
+
+    with opened(browser, alone) as page:
+        page.route("**/v1/events", lambda _: None)
+        page.route("**/v1/stats", answer)
+        page.goto(ASKING)
+        expect(page.get_by_role("heading", level=1)).to_have_text(why[1])
+
+
 def test_the_first_answers_come_with_the_page(browser, installation):
     """A view with an address of its own asks for them."""
     with opened(browser, installation) as page:

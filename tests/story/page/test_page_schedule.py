@@ -18,6 +18,8 @@ from sendlater.dialects import names
 from sendlater.model import Record
 
 pytestmark = pytest.mark.story
+BUSY_MS = 90_000
+"""Deliveries may take this long on a machine that runs much else."""
 
 
 def test_a_schedule_is_shown_whole(page, installation):
@@ -87,6 +89,15 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
     expect(produced).to_contain_text(re.compile(r"at emails-\d+@\d+, late by \d"))
     expect(page.locator("#state")).to_have_text("delivered")
     expect(page.locator("#payload .tree")).to_contain_text("n: 1")
+
+
+def test_the_page_of_a_schedule_follows_it(page, installation):
+    with installation.scheduler() as s:
+        s.send_later("emails", "m", id="followed", delay=20)
+    page.goto("/schedule?id=followed")
+    expect(page.locator("#state")).to_have_text("pending")
+    expect(page.locator("#state")).to_have_text("delivered", timeout=BUSY_MS)
+    expect(page.locator("#life li").filter(has_text="produced")).to_have_count(1)
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from page_hands import search, told
-from pages import COUNT, chart_ready, script
+from page_hands import say_yes, search, told
+from pages import COUNT, chart_ready, opened, script
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.story
@@ -131,6 +131,26 @@ def test_a_filter_is_written_as_it_was_read(page, text, address):
     )
     assert address is None or read == address
     assert written == text
+
+
+def test_an_id_is_found_as_it_is_shown(browser, alone):
+    """What nobody could see or type is shown as its number."""
+    with alone.scheduler() as s:
+        for name in ("bell\x07one", "bell\x07two", "bell-three"):
+            s.send_later("emails", "m", id=name, delay=7_200)
+    with opened(browser, alone) as page:
+        rows = page.locator("#schedules tbody tr")
+        shown = rows.filter(has_text="one").get_by_role("link").inner_text()
+        assert shown == "bell\\u0007one"
+        search(page, f'id:"{shown}"')
+        expect(rows).to_have_count(1)
+        search(page, 'id:"bell\\u0007"')
+        expect(rows).to_have_count(2)
+        page.get_by_role("button", name="Cancel all").click()
+        say_yes(page)
+        told(page, "2 of 2 changed")
+        page.goto("/audit")
+        expect(page.locator("#audit tbody tr").first).to_contain_text("bell\\u0007")
 
 
 def test_the_head_of_the_table_stays_in_sight(page):

@@ -146,6 +146,33 @@ def test_the_chart_is_zoomed_by_the_wheel_and_moved_by_keys(page):
     expect(page).to_have_url(re.compile("zoom_from="))
 
 
+def test_numbers_that_come_while_one_zooms_do_not_undo_it(page):
+    """They draw the chart anew each second; a busy browser tells late that the wheel stands."""
+    page.add_init_script(
+        """const soon = window.setTimeout;
+        window.setTimeout = (work, ms, ...more) => soon(work, ms === 150 ? 3000 : ms, ...more);"""
+    )
+    page.reload()
+    chart_ready(page)
+    before = span_drawn_ms(page)
+    box = page.locator("#chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    page.mouse.wheel(0, -800)
+    expect(page).to_have_url(re.compile("zoom_from="))
+    wait_until(lambda: span_drawn_ms(page) < before / 2, "it is closer")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_long_topic_does_not_widen_the_legend(browser, alone, width):
+    record = Record(topic="m" * 249, value=b"v")
+    alone.pending.put(Schedule(id=b"long", due_ms=alone.noon_ms, record=record))
+    with opened(browser, alone, viewport={"width": width, "height": 800}) as page:
+        chart_ready(page)
+        expect(page.locator("#legend button").filter(has_text="m" * 249)).to_be_visible()
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(wide) == 0
+
+
 def test_the_chart_is_moved_by_dragging_its_axis(page):
     """Over the bars, the same hand selects."""
     chart_ready(page)

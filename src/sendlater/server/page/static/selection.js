@@ -1,6 +1,6 @@
 // What is selected, by hand or by a filter, and what can be done with all of it.
 import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
-import { filter, look, mark, selected, showPage, toRow } from "./table.js";
+import { filter, isTyped, look, mark, selected, showPage, toRow } from "./table.js";
 import { write } from "./search.js";
 import { countSpan, drawTimeline, readAddress } from "./timeline.js";
 
@@ -10,7 +10,9 @@ const by = el("input", { id: "by", value: "1h", size: 5, "aria-label": "how long
 
 function wanted() {
   if (selected.size > IDS_MAX) throw new Error(`Select at most ${count(IDS_MAX)} by hand; a filter can select more.`);
-  return selected.size ? { ids: [...selected.keys()] } : filtered();
+  if (selected.size) return { ids: [...selected.keys()] };
+  if (isTyped()) throw new Error("What is typed in the filter is not what is shown: press enter there, or escape, first.");
+  return filtered();
 }
 const filtered = () => Object.fromEntries(Object.entries(filter()).filter(([name]) => SELECTS.includes(name)));
 // Of a span alone it is known how many are due in it; of other filters, when one asks for a change.

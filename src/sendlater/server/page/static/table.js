@@ -30,6 +30,8 @@ export const callersSeen = () => [...new Set(shown.map((one) => one.caller).filt
 
 export const filter = () => Object.fromEntries(FIELDS.map((name) => [name, given(name)]).filter(([, value]) => value));
 export function fillField() { field.value = write(filter()); }
+// Something else is typed than what is shown.
+export const isTyped = () => field.value.trim() !== write(filter());
 const columns = () => (given("columns") || localStorage.getItem("columns") || FIRST.join()).split(",").filter((name) => name in COLUMNS);
 
 // --- asking ---

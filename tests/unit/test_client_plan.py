@@ -85,6 +85,9 @@ def test_a_time_that_cannot_be_meant_is_refused(when):
     "arguments",
     [
         {"id": ""},
+        {"id": 5},
+        {"id": b"5"},
+        {"tags": 5},
         {"key": 5},
         {"headers": [("a",)]},
         {"headers": [("", b"1")]},

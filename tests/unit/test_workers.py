@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from sendlater.config import Settings
 from sendlater.errors import Fenced
+from sendlater.service import takeover
 from sendlater.service.service import Service
 from sendlater.service.supervision import Worker
 
@@ -41,6 +42,22 @@ def test_it_waits_no_longer_than_there_is_a_batch_to_come(reason: str) -> None:
     waited_for(query(isActive=[reason != "ended"], lastProgress=[None]), stop)
 
 
+@pytest.mark.parametrize(("longest_s", "warned"), [(60.0, False), (-1.0, True)])
+def test_ready_is_told_when_all_is_warm(
+    monkeypatch: pytest.MonkeyPatch, longest_s: float, warned: bool
+) -> None:
+    """A lane that needs long is waited for, but not for ever."""
+    monkeypatch.setattr(takeover, "WARM_S_MAX", longest_s)
+    monkeypatch.setattr(takeover, "FIRST_BATCH_WATCH_S", 0)
+    lane = Mock(spec=Worker, query=query())
+    warm = PropertyMock(side_effect=[False] if warned else [False, False, True])
+    type(lane).is_warm = warm
+    with capture_logs() as logs:
+        Reading(lane)._await_warm(threading.Event())
+    assert [one["log_level"] for one in logs] == ["warning"] * warned
+    assert warm.call_count == (1 if warned else 3)
+
+
 class Watching(Service):
     """A service whose queries have all just ended; the store and Spark are not asked."""
 
@@ -54,6 +71,13 @@ class Watching(Service):
 
     def _hands_over(self) -> bool:
         return False
+
+
+class Reading(Watching):
+    """A service whose intake reads."""
+
+    def _reads(self) -> bool:
+        return True
 
 
 def test_intake_does_not_wait_for_what_a_lane_looks_up_before_it_starts() -> None:

@@ -28,8 +28,8 @@ def checked_tags(given: Iterable[str] | None) -> tuple[str, ...]:
     """Tags in the order given, each once. Raises BadRequest for too many, and for what is none."""
     if given is None:
         return ()
-    if isinstance(given, str):
-        raise BadRequest(f"tags: expected a list of tags, got the text {given[:100]!r}")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadRequest(f"tags: expected a list of tags, got {str(given)[:100]!r}")
     found = tuple(given)
     if len(found) > TAGS_COUNT_MAX:
         raise BadRequest(f"tags: expected at most {TAGS_COUNT_MAX}, got {len(found)}")

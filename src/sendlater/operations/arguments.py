@@ -285,7 +285,9 @@ def change_names(count: int) -> list[str]:
 
 
 def to_id(text: str) -> bytes:
-    """An id as bytes, as in the store; `id_text` is the inverse."""
+    """An id as bytes, as in the store; `id_text` is the inverse. Raises BadRequest for no text."""
+    if not isinstance(text, str):
+        raise BadRequest(f"id: expected text, got {text!r}")
     return text.encode(errors="surrogateescape")
 
 

@@ -73,6 +73,14 @@ class Watching(Service):
         return False
 
 
+def test_what_has_ended_is_not_waited_for() -> None:
+    """The store went back, for example: that is mended by who watches, after this wait."""
+    lane = Worker("lane-0", Mock(), query=query(isActive=[False], lastProgress=[None]), lane=0)
+    with capture_logs() as logs:
+        Reading(lane)._await_warm(threading.Event())
+    assert logs == []
+
+
 class Reading(Watching):
     """A service whose intake reads."""
 

@@ -148,10 +148,11 @@ class Takeover(Queries):
     def _await_warm(self, stop: threading.Event) -> None:
         """Wait until intake reads and each lane has warmed up.
 
-        Not for a query that has failed, nor forever, nor if `stop` is set."""
+        Not for a query that has ended, as by a store that went back: `watch` mends that. Nor for
+        ever, nor if `stop` is set."""
         deadline_s = time.monotonic() + WARM_S_MAX
         while not (self._reads() and all(worker.is_warm for worker in self._workers)):
-            if any(worker.query is None for worker in self._workers):
+            if any(one.query is None or not one.query.isActive for one in self._workers):
                 return
             if time.monotonic() > deadline_s:
                 _log.warning("ready, but not warm: the first deliveries are late")

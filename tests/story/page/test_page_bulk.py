@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from page_hands import drag, say_yes, settings, told, undo_last
+from page_hands import drag, say_yes, search, settings, told, undo_last
 from pages import HOUR_MS
 from playwright.sync_api import expect
 from servers import wait_until
@@ -77,6 +77,36 @@ def test_a_filter_that_is_typed_but_not_entered_changes_nothing(page, installati
     expect(page.get_by_role("dialog")).to_contain_text("Cancel 50 schedules?")
     page.get_by_role("button", name="Back").click()
     assert installation.pending.get(b"orders-000101") is not None
+
+
+def test_a_change_that_meets_more_than_was_told_asks_again(page, installation):
+    """Others come while one reads the question, and `due:<4h` moves with the time."""
+    with installation.scheduler() as s:
+        for n in range(2):
+            s.send_later("emails", "m", id=f"more\n{n}", delay=7_200)
+        page.goto("/?id_prefix=more%0A")
+        page.get_by_role("button", name="Cancel all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 schedules?")
+        s.send_later("emails", "m", id="more\n2", delay=7_200)
+        wait_until(lambda: installation.pending.get(b"more\n2"), "it is pending")
+    say_yes(page)
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel 3 schedules?")
+    expect(page.get_by_role("dialog")).to_contain_text("Chosen: id:")
+    say_yes(page)
+    told(page, "3 of 3 changed")
+
+
+def test_the_question_names_what_was_chosen_not_what_was_entered_meanwhile(page):
+    asked = []
+    page.goto("/?id_prefix=orders-0001")
+    page.route("**/v1/schedules:cancel", lambda route: asked.append(route))
+    page.get_by_role("button", name="Cancel all").click()
+    wait_until(lambda: page.evaluate("1") and asked, "it asks how many")
+    search(page, "id:emails-00*")
+    expect(page).to_have_url(re.compile("id_prefix=emails-00"))
+    asked[0].continue_()
+    expect(page.get_by_role("dialog")).to_contain_text("Chosen: id:orders-0001*")
+    page.get_by_role("button", name="Back").click()
 
 
 def test_what_an_earlier_time_cannot_take_back_is_told(page):

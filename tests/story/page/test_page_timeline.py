@@ -161,12 +161,14 @@ def test_numbers_that_come_while_one_zooms_do_not_undo_it(page):
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_a_long_topic_does_not_widen_the_legend(browser, alone, width):
+def test_a_long_topic_widens_neither_the_legend_nor_the_suggestions(browser, alone, width):
     record = Record(topic="m" * 249, value=b"v")
     alone.pending.put(Schedule(id=b"long", due_ms=alone.noon_ms, record=record))
     with opened(browser, alone, viewport={"width": width, "height": 800}) as page:
         chart_ready(page)
         expect(page.locator("#legend button").filter(has_text="m" * 249)).to_be_visible()
+        page.get_by_role("combobox").press_sequentially("topic:")
+        expect(page.locator("#suggestions [role=option]").first).to_be_visible()
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wide) == 0
 

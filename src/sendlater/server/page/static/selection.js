@@ -1,5 +1,5 @@
 // What is selected, by hand or by a filter, and what can be done with all of it.
-import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
+import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone, visible } from "./shared.js";
 import { filter, isTyped, look, mark, selected, showPage, toRow } from "./table.js";
 import { write } from "./search.js";
 import { countSpan, drawTimeline, readAddress } from "./timeline.js";
@@ -20,7 +20,7 @@ let inSpan = { of: "", n: null };
 const spanOf = ({ due_from, due_to, ...more }) => (!selected.size && due_from && due_to && !Object.keys(more).length ? `${due_from} ${due_to}` : "");
 function words() {
   if (selected.size) return `${count(selected.size)} selected`;
-  return inSpan.n === null || inSpan.of !== spanOf(filtered()) ? `All that match ${write(filtered())}` : `${count(inSpan.n)} in the selected span`;
+  return inSpan.n === null || inSpan.of !== spanOf(filtered()) ? `All that match ${visible(write(filtered()))}` : `${count(inSpan.n)} in the selected span`;
 }
 async function countAnew() {
   const { due_from, due_to } = filtered(), of = spanOf(filtered());
@@ -35,17 +35,26 @@ function tellNumber() {
   for (const button of document.querySelectorAll("#actions [id^=all-]")) button.disabled = none;
 }
 
+// Asks until as many match as were told: others may come meanwhile, and `due:<4h` moves with the time.
+async function agreed(path, chosen, question, kind) {
+  const matched = async () => (await ask("POST", path, { ...chosen, dry_run: true })).matched;
+  for (let n = await matched(), told = null; n !== told; n = await matched()) {
+    told = n;
+    const [title, lines] = question(`${count(n)} ${n === 1 ? "schedule" : "schedules"}`);
+    if (!(await confirmed(title, lines, { danger: kind === "danger" }))) return false;
+  }
+  return true;
+}
 function deed(id, label, title, path, more, what, kind = "") {
   const work = guard(async () => {
     const stood = document.activeElement?.closest("#schedules tbody tr");
-    const chosen = { ...wanted(), ...more() };
-    const dry = await ask("POST", path, { ...chosen, dry_run: true });
-    const n = `${count(dry.matched)} ${dry.matched === 1 ? "schedule" : "schedules"}`;
-    if (!(await confirmed(`${title(n)}?`, [what(n), `Chosen: ${selected.size ? words() : write(filtered())}. It goes into the audit trail.`], { danger: kind === "danger" }))) return;
+    // What is told is what is sent, whatever is selected or entered meanwhile.
+    const chosen = { ...wanted(), ...more() }, named = selected.size ? words() : visible(write(filtered()));
+    if (!(await agreed(path, chosen, (n) => [`${title(n)}?`, [what(n), `Chosen: ${named}. It goes into the audit trail.`]], kind))) return;
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); toRow(); } : null;
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`, { undo: back });
-    selected.clear();
+    for (const id of chosen.ids ?? []) selected.delete(id);
     await again();
     if (stood) toRow();
   });

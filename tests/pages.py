@@ -27,6 +27,8 @@ COUNT = 200_000
 HOUR_MS = 3_600_000
 PARKED_AT_ONCE = 500
 TIMEOUT_MS = 30_000
+BUSY_MS = 90_000
+"""Deliveries may take this long on a machine that runs much else."""
 ASKING = "/?log="
 """The overview as by itself; but with anything in its address it asks for all it shows, so that a
 test can answer."""
@@ -49,6 +51,12 @@ class Installation:
     def scheduler(self) -> Scheduler:
         """A client of the installation."""
         return Scheduler(self.settings, redis_url=self.redis_url)
+
+    def send(self, *ids: str, delay_s: float = 7_200) -> None:
+        """A message for `emails` under each of these ids, due in two hours."""
+        with self.scheduler() as scheduler:
+            for name in ids:
+                scheduler.send_later("emails", "m", id=name, delay=delay_s)
 
     def fill(self, count: int = COUNT) -> None:
         """Half an even stream over two days, half a spike within one minute, tomorrow; every tenth

@@ -42,6 +42,28 @@ def test_it_waits_no_longer_than_there_is_a_batch_to_come(reason: str) -> None:
     waited_for(query(isActive=[reason != "ended"], lastProgress=[None]), stop)
 
 
+class Watching(Service):
+    """A service whose queries have all just ended; the store and Spark are not asked."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.settings, self._workers, self._lost = Settings(), list(workers), False
+        self._lanes_error = self._targets = None
+        self._lanes_lock, self._intake_lock = threading.Lock(), threading.Lock()
+
+    def _look_after_store(self, stop: threading.Event) -> None:
+        pass
+
+    def _hands_over(self) -> bool:
+        return False
+
+
+class Reading(Watching):
+    """A service whose intake reads."""
+
+    def _reads(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(("longest_s", "warned"), [(60.0, False), (-1.0, True)])
 def test_ready_is_told_when_all_is_warm(
     monkeypatch: pytest.MonkeyPatch, longest_s: float, warned: bool
@@ -58,34 +80,12 @@ def test_ready_is_told_when_all_is_warm(
     assert warm.call_count == (1 if warned else 3)
 
 
-class Watching(Service):
-    """A service whose queries have all just ended; the store and Spark are not asked."""
-
-    def __init__(self, *workers: Worker) -> None:
-        self.settings, self._workers, self._lost = Settings(), list(workers), False
-        self._lanes_error = self._targets = None
-        self._lanes_lock, self._intake_lock = threading.Lock(), threading.Lock()
-
-    def _look_after_store(self, stop: threading.Event) -> None:
-        pass
-
-    def _hands_over(self) -> bool:
-        return False
-
-
 def test_what_has_ended_is_not_waited_for() -> None:
     """The store went back, for example: that is mended by who watches, after this wait."""
     lane = Worker("lane-0", Mock(), query=query(isActive=[False], lastProgress=[None]), lane=0)
     with capture_logs() as logs:
         Reading(lane)._await_warm(threading.Event())
     assert logs == []
-
-
-class Reading(Watching):
-    """A service whose intake reads."""
-
-    def _reads(self) -> bool:
-        return True
 
 
 def test_intake_does_not_wait_for_what_a_lane_looks_up_before_it_starts() -> None:

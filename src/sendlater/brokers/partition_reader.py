@@ -151,9 +151,10 @@ class KafkaPartitions:
         return _read([first, *self._consumer.consume(count_max - 1, 0)])
 
     def read_through(self, bounds: Mapping[Place, tuple[int, int]]) -> Iterator[Read]:
-        """All records between these positions, as `since` tells them. Raises BrokerUnavailable."""
-        self.begin({place: first for place, (first, _) in bounds.items()})
-        left = dict(bounds)
+        """All records between these positions, as `since` tells them; then it has ended, and others
+        can be read. Raises BrokerUnavailable."""
+        left = {place: (first, end) for place, (first, end) in bounds.items() if first < end}
+        self.begin({place: first for place, (first, _) in left.items()})
         while left:
             read = self.read(count_max=READ_COUNT_MAX, timeout_s=REQUEST_S)
             if read is None:
@@ -162,6 +163,7 @@ class KafkaPartitions:
             left = {
                 place: ends for place, ends in left.items() if read.ends.get(place, 0) < ends[1]
             }
+        self.end()
 
     def end(self) -> None:
         """See PartitionReader."""

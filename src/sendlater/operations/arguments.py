@@ -284,10 +284,10 @@ def change_names(count: int) -> list[str]:
     return [f"{together}-{n}" for n in range(count)]
 
 
-def to_id(text: str) -> bytes:
+def to_id(text: str, *, what: str = "id") -> bytes:
     """An id as bytes, as in the store; `id_text` is the inverse. Raises BadRequest for no text."""
     if not isinstance(text, str):
-        raise BadRequest(f"id: expected text, got {text!r}")
+        raise BadRequest(f"{what}: expected text, got {text!r}")
     return text.encode(errors="surrogateescape")
 
 

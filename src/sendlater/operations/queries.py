@@ -73,7 +73,7 @@ def _query(chosen: Selection, *, now_ms: int) -> Query:
     return Query(
         due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from", now_ms=now_ms),
         due_to_ms=None if due_to is None else to_ms(due_to, what="due_to", now_ms=now_ms),
-        id_prefix=to_id(chosen.get("id_prefix") or ""),
+        id_prefix=to_id(chosen.get("id_prefix") or "", what="id_prefix"),
         topic=chosen.get("topic"),
         tag=None if tag is None else checked_tag(tag),
     )

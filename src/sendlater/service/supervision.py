@@ -66,6 +66,11 @@ class Worker:
     """Whether Kafka's error ended it: its batch may have a record that the broker refuses."""
 
     @property
+    def runs(self) -> bool:
+        """Whether its query is there and has not ended."""
+        return self.query is not None and self.query.isActive
+
+    @property
     def failed(self) -> bool:
         """Whether it has failed recently."""
         return self.delay_s > RESTART_DELAY_S

@@ -152,7 +152,7 @@ class Takeover(Queries):
         ever, nor if `stop` is set."""
         deadline_s = time.monotonic() + WARM_S_MAX
         while not (self._reads() and all(worker.is_warm for worker in self._workers)):
-            if any(one.query is None or not one.query.isActive for one in self._workers):
+            if not all(worker.runs for worker in self._workers):
                 return
             if time.monotonic() > deadline_s:
                 _log.warning("ready, but not warm: the first deliveries are late")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from pages import Installation, opened
+from pages import BUSY_MS, Installation, opened
 from playwright.sync_api import expect
 from servers import ServiceProcess, own_redis, wait_until
 
@@ -37,7 +37,7 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             expect(page.locator("#first-nothing")).to_be_hidden()
             expect(page.locator("#first-told")).to_contain_text(
                 re.compile(r"Arrived on hello, [\d.]+ m?s after its due time"),
-                timeout=90_000,
+                timeout=BUSY_MS,
             )
             page.get_by_role("button", name="Python", exact=True).click()
             exec(page.locator("#sample").inner_text(), {})
@@ -81,8 +81,7 @@ def test_a_lost_connection_is_told_and_mended_by_itself(browser, redis_url):
     expect(page.locator("#number-pending b")).to_have_text("0")
     served.close()
     expect(lost).to_contain_text("The connection is lost")
-    with Installation(served.url, redis_url, "away", {}).scheduler() as s:
-        s.send_later("emails", "m", id="meanwhile", delay=7_200)
+    Installation(served.url, redis_url, "away", {}).send("meanwhile")
     address = served.url.removeprefix("http://")
     again = HttpProcess(
         Settings(redis=redis_url, space="away", http_addr=address), redis_url=redis_url
@@ -100,8 +99,7 @@ def test_a_store_that_is_away_is_told_and_the_page_fills_when_it_is_back(browser
         settings = Settings(redis=server.url, space="store", http_addr="127.0.0.1:0")
         served = HttpProcess(settings, redis_url=server.url)
         ending.callback(served.close)
-        with Installation(served.url, server.url, "store", {}).scheduler() as s:
-            s.send_later("emails", "m", id="meanwhile", delay=7_200)
+        Installation(served.url, server.url, "store", {}).send("meanwhile")
         killed = server.pid
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: not psutil.pid_exists(killed), "the store is gone")

@@ -81,14 +81,12 @@ def test_a_filter_that_is_typed_but_not_entered_changes_nothing(page, installati
 
 def test_a_change_that_meets_more_than_was_told_asks_again(page, installation):
     """Others come while one reads the question, and `due:<4h` moves with the time."""
-    with installation.scheduler() as s:
-        for n in range(2):
-            s.send_later("emails", "m", id=f"more\n{n}", delay=7_200)
-        page.goto("/?id_prefix=more%0A")
-        page.get_by_role("button", name="Cancel all").click()
-        expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 schedules?")
-        s.send_later("emails", "m", id="more\n2", delay=7_200)
-        wait_until(lambda: installation.pending.get(b"more\n2"), "it is pending")
+    installation.send("more\n0", "more\n1")
+    page.goto("/?id_prefix=more%0A")
+    page.get_by_role("button", name="Cancel all").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 schedules?")
+    installation.send("more\n2")
+    wait_until(lambda: installation.pending.get(b"more\n2"), "it is pending")
     say_yes(page)
     expect(page.get_by_role("dialog")).to_contain_text("Cancel 3 schedules?")
     expect(page.get_by_role("dialog")).to_contain_text("Chosen: id:")
@@ -148,9 +146,7 @@ def test_a_spike_is_spread_over_an_hour(page, installation):
 
 
 def test_what_is_delivered_now_is_gone_for_good(page, installation):
-    with installation.scheduler() as s:
-        for n in range(3):
-            s.send_later("emails", "m", id=f"hasty-{n}", delay=7_200)
+    installation.send("hasty-0", "hasty-1", "hasty-2")
     page.goto("/?id_prefix=hasty-")
     page.get_by_role("button", name="Deliver all now").click()
     expect(page.get_by_role("dialog")).to_contain_text("Deliver 3 schedules now?")

@@ -3,15 +3,13 @@
 import re
 
 import pytest
-from pages import ASKING, HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
+from pages import ASKING, BUSY_MS, HOUR_MS, chart_ready, first_view_ms, opened, weight_bytes
 from playwright.sync_api import expect
 from servers import wait_until
 
 from sendlater.model import Record, Schedule
 
 pytestmark = pytest.mark.story
-BUSY_MS = 90_000
-"""Deliveries may take this long on a machine that runs much else."""
 
 
 def test_the_overview_says_how_late_things_are_and_how_much_is_waiting(page, installation):
@@ -59,6 +57,20 @@ def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
         expect(page.locator("#chart rect.bar.overdue")).to_be_attached()
 
 
+def first_line_says(told, alone, browser, **known):
+    """When a service runs, nothing is overdue, and this is known."""
+
+    def answer(route):
+        stats = {**route.fetch().json(), "overdue": 0, "service_heard_ms": 9, **known}
+        route.fulfill(json=stats)
+
+    with opened(browser, alone) as page:
+        page.route("**/v1/events", lambda _: None)
+        page.route("**/v1/stats", answer)
+        page.goto(ASKING)
+        expect(page.get_by_role("heading", level=1)).to_have_text(told)
+
+
 @pytest.mark.parametrize(
     ("late", "told"),
     [
@@ -74,31 +86,16 @@ def test_it_says_in_a_sentence_why_something_is_late(browser, alone):
 def test_the_first_line_says_no_more_than_is_known(alone, browser, late, told):
     """A process that has just started has counted nothing yet."""
 
-    def answer(route):
-        stats = {**route.fetch().json(), "overdue": 0, "service_heard_ms": 9, "late_hour_ms": late}
-        route.fulfill(json=stats)
-
-    with opened(browser, alone) as page:
-        page.route("**/v1/events", lambda _: None)
-        page.route("**/v1/stats", answer)
-        page.goto(ASKING)
-        expect(page.get_by_role("heading", level=1)).to_have_text(told)
+    first_line_says(told, alone, browser, late_hour_ms=late)
 
 
 def test_the_first_line_says_that_a_part_of_the_service_has_ended(alone, browser):
     """Also where what was delivered before was on time."""
     why = ["5 wait for the limit of sms.", "The lanes have ended."]
 
-    def answer(route):
-        known = {"overdue": 0, "service_heard_ms": 9, "late_hour_ms": {"p99": 35, "window_s": 99}}
-        stats = {**route.fetch().json(), **known, "workers": {"lanes": False}, "why": why}
-        route.fulfill(json=stats)
-
-    with opened(browser, alone) as page:
-        page.route("**/v1/events", lambda _: None)
-        page.route("**/v1/stats", answer)
-        page.goto(ASKING)
-        expect(page.get_by_role("heading", level=1)).to_have_text(why[1])
+    late = {"p99": 35, "window_s": 99}
+    ended = {"late_hour_ms": late, "workers": {"lanes": False}, "why": why}
+    first_line_says(why[1], alone, browser, **ended)
 
 
 def test_the_first_answers_come_with_the_page(browser, installation):

@@ -24,8 +24,7 @@ def test_numbers_live_until_paused(page, installation):
     expect(shown).to_have_text(pending())
     page.get_by_role("button", name="Live", exact=True).click()
     before = shown.inner_text()
-    with installation.scheduler() as s:
-        s.send_later("emails", "m", id="while-paused", delay=7_200)
+    installation.send("while-paused")
     wait_until(lambda: pending() != before, "the store has one more")
     expect(shown).to_have_text(before)
     with page.expect_request("**/v1/events"):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from page_hands import say_yes, told
-from pages import HOUR_MS
+from pages import BUSY_MS, HOUR_MS
 from playwright.sync_api import expect
 from servers import wait_until
 
@@ -39,7 +39,7 @@ def test_a_selection_stays_when_an_older_question_is_answered_after_it(page, ins
         s.send_later("emails", "m", id="kept", delay=0)
     page.goto("/history?search=kept")
     box = page.locator("#deliveries tbody tr").get_by_role("checkbox")
-    expect(box).to_have_count(1, timeout=90_000)
+    expect(box).to_have_count(1, timeout=BUSY_MS)
     held = []
     page.route("**/v1/deliveries?*", lambda route: held.append(route))
     with page.expect_request("**/v1/deliveries?*", timeout=30_000):

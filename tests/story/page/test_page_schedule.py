@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from page_hands import say_yes, told
-from pages import opened
+from pages import BUSY_MS, opened
 from playwright.sync_api import expect
 from servers import wait_until
 
@@ -18,8 +18,6 @@ from sendlater.dialects import names
 from sendlater.model import Record
 
 pytestmark = pytest.mark.story
-BUSY_MS = 90_000
-"""Deliveries may take this long on a machine that runs much else."""
 
 
 def test_a_schedule_is_shown_whole(page, installation):
@@ -92,8 +90,7 @@ def test_a_schedule_is_changed_and_its_life_is_told(page, installation):
 
 
 def test_the_page_of_a_schedule_follows_it(page, installation):
-    with installation.scheduler() as s:
-        s.send_later("emails", "m", id="followed", delay=20)
+    installation.send("followed", delay_s=20)
     page.goto("/schedule?id=followed")
     expect(page.locator("#state")).to_have_text("pending")
     expect(page.locator("#state")).to_have_text("delivered", timeout=BUSY_MS)
@@ -102,8 +99,7 @@ def test_the_page_of_a_schedule_follows_it(page, installation):
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name):
-    with alone.scheduler() as s:
-        s.send_later("emails", "m", id=name, delay=7_200)
+    alone.send(name)
     with opened(browser, alone) as page:
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.locator("#state")).to_have_text("pending")
@@ -116,9 +112,7 @@ def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name
 
 
 def test_the_life_tells_of_a_change_of_many(browser, alone):
-    with alone.scheduler() as s:
-        for n in range(3):
-            s.send_later("emails", "m", id=f"group-{n}", delay=7_200)
+    alone.send("group-0", "group-1", "group-2")
     with opened(browser, alone) as page:
         page.request.post("/v1/schedules:reschedule", data={"id_prefix": "group-", "shift": "1h"})
         page.request.post("/v1/schedules:cancel", data={"id_prefix": "group-"})

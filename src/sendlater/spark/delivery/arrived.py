@@ -141,8 +141,7 @@ def _records(lane: Lane, topics: Iterable[str], since_ms: int, clock: Clock) -> 
 def _within_bounds(
     reader: KafkaPartitions, bounds: Mapping[Place, tuple[int, int]], clock: Clock
 ) -> Iterator[Read]:
-    bounds = {place: (first, end) for place, (first, end) in bounds.items() if first < end}
-    count = sum(end - first for first, end in bounds.values())
+    count = sum(max(0, end - first) for first, end in bounds.values())
     if count > LOOK_COUNT_MAX:
         raise NotLookedUp(f"expected at most {LOOK_COUNT_MAX} records to read, got {count}")
     until_ms = clock.elapsed_ms() + LOOK_MS_MAX
@@ -150,7 +149,6 @@ def _within_bounds(
         yield read
         if clock.elapsed_ms() > until_ms:
             raise NotLookedUp(f"expected to read it within {LOOK_MS_MAX} ms")
-    reader.end()
 
 
 def _content(

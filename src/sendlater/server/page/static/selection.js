@@ -6,6 +6,7 @@ import { countSpan, drawTimeline, readAddress } from "./timeline.js";
 
 const IDS_MAX = 1000;
 const SELECTS = ["id_prefix", "topic", "tag", "caller", "due_from", "due_to"];
+const how = () => by.value.trim();
 const by = el("input", { id: "by", value: "1h", size: 5, "aria-label": "how long, for shift and spread" });
 
 function wanted() {
@@ -49,8 +50,8 @@ function deed(id, label, title, path, more, what, kind = "") {
   const work = guard(async () => {
     const stood = document.activeElement?.closest("#schedules tbody tr");
     // What is told is what is sent, whatever is selected or entered meanwhile.
-    const chosen = { ...wanted(), ...more() }, named = selected.size ? words() : visible(write(filtered()));
-    if (!(await agreed(path, chosen, (n) => [`${title(n)}?`, [what(n), `Chosen: ${named}. It goes into the audit trail.`]], kind))) return;
+    const chosen = { ...wanted(), ...more() }, length = how(), named = selected.size ? words() : visible(write(filtered()));
+    if (!(await agreed(path, chosen, (n) => [`${title(n, length)}?`, [what(n, length), `Chosen: ${named}. It goes into the audit trail.`]], kind))) return;
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); toRow(); } : null;
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`, { undo: back });
@@ -83,19 +84,18 @@ const drop = (names) => guard(async () => {
 onKey("Escape", drop(["due_from", "due_to"]));
 
 if (can.admin) {
-  const how = () => by.value.trim();
   function shift() {
     if (/^[-+]?(0+[a-z]*)?$/i.test(how())) throw new Error(`Expected how long to shift, such as 1h or -30m, got ${how() || "nothing"}`);
     return { shift: how() };
   }
-  const moved = (n) => how().startsWith("-")
-    ? `${n} will be due ${how().slice(1)} earlier. What is due sooner than that is delivered at once, and cannot be undone; the rest can.`
-    : `${n} will be due ${how()} later. This can be undone.`;
+  const moved = (n, length) => length.startsWith("-")
+    ? `${n} will be due ${length.slice(1)} earlier. What is due sooner than that is delivered at once, and cannot be undone; the rest can.`
+    : `${n} will be due ${length} later. This can be undone.`;
   $("#actions").append(
     deed("cancel", "Cancel all", (n) => `Cancel ${n}`, "/v1/schedules:cancel", () => ({}), (n) => `${n} will not be delivered. This can be undone.`, "danger"),
     deed("now", "Deliver all now", (n) => `Deliver ${n} now`, "/v1/schedules:deliver-now", () => ({}), (n) => `${n} will be delivered at once. This cannot be undone.`),
-    deed("shift", "Shift all by", (n) => `Shift ${n} by ${how()}`, "/v1/schedules:reschedule", shift, moved),
-    deed("spread", "Spread all over", (n) => `Spread ${n} over ${how()}`, "/v1/schedules:reschedule", () => ({ spread: how() }), (n) => `${n} will be due evenly over ${how()}, from the first one's due time on. This can be undone.`),
+    deed("shift", "Shift all by", (n, length) => `Shift ${n} by ${length}`, "/v1/schedules:reschedule", shift, moved),
+    deed("spread", "Spread all over", (n, length) => `Spread ${n} over ${length}`, "/v1/schedules:reschedule", () => ({ spread: how() }), (n, length) => `${n} will be due evenly over ${length}, from the first one's due time on. This can be undone.`),
     by, el("button", { type: "button", class: "plain", id: "drop", onclick: drop(SELECTS) }, "Drop selection"));
   onKey("c", () => { if (!$("#bulk").hidden) $("#all-cancel").click(); });
 }

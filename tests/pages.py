@@ -32,8 +32,8 @@ BUSY_MS = 90_000
 ASKING = "/?log="
 """The overview as by itself; but with anything in its address it asks for all it shows, so that a
 test can answer."""
-ANSWERS = re.compile("status of (40|422)")
-"""What a browser tells of answers that some tests ask for: 400, 403, 404 and 422."""
+ANSWERS = re.compile("status of (40|412|422)")
+"""What a browser tells of answers that some tests ask for: 400, 403, 404, 412 and 422."""
 expect.set_options(timeout=TIMEOUT_MS)
 
 

@@ -15,6 +15,7 @@ from sendlater.dialects import names
 from sendlater.limits import LATE_BUCKETS_MS
 from sendlater.model import Cancelled, Expiry, Record, Schedule, State
 from sendlater.operations.schedules import Operations
+from sendlater.server.audited import Audited
 from sendlater.server.bulk_changes import Bulk, Plan
 from sendlater.server.json_shapes import show
 from sendlater.server.live_statistics import Watch
@@ -22,6 +23,7 @@ from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.store import Admin, Filter, Move, Pending
 from sendlater.store.audit import AuditTrail
+from sendlater.store.timeline import due_ms_of_share
 from sendlater.store.waiting import unlimit, waiting
 
 START_MS = 1_000_000
@@ -365,11 +367,13 @@ def test_deliver_now_passes_the_limit_through_every_door(here):
     assert changed.after.due_ms == here.clock.now_ms()
     assert here.pending.get(b"199").version == changed.after.version
     assert b"199" in ids(here.deliver(60))
-    audit = AuditTrail(here.pending)
-    bulk = Bulk(operations, audit, clock=here.clock, undo_hours=1)
+    audited = Audited(AuditTrail(here.pending), clock=here.clock, undo_hours=1)
+    bulk = Bulk(operations, audited, clock=here.clock)
+    how = {"what": {}, "audit_id": "once"}
+    counted = bulk.run("me", Plan("deliver-now"), Filter(to_ms=START_MS), dry_run=True, **how)
     everything = Filter(topic="sms", to_ms=START_MS)
-    done = bulk.run("me", Plan("deliver-now"), everything, what={}, dry_run=False, audit_id="once")
-    assert done["changed"] > 150
+    done = bulk.run("me", Plan("deliver-now"), everything, dry_run=False, **how)
+    assert counted["matched"] == done["changed"] > 150
     assert len(here.deliver(100)) >= done["changed"]
 
 
@@ -379,6 +383,8 @@ def test_the_page_says_what_waits_for_which_limit(make):
         here.put(b"%d" % n, caller="ab"[n % 3 % 2])
     here.deliver(1_000)
     left = here.pending.counts()["limited"]
+    here.put(b"next", due_ms=10**13)
+    assert due_ms_of_share(here.pending, 0.9) == 10**13, "what waits is due"
     watch = Watch(
         Admin(here.pending),
         lag=dict,

@@ -132,6 +132,7 @@ def test_rest_takes_and_shows_a_plan(api):
         ({"cron": "0 0 30 2 *"}, "day of month"),
         ({"every": "40000d"}, "within 3660 days"),
         ({"zone": "Europe/Paris"}, "one of every and cron"),
+        ({"cron": "0 9 * * *", "zone": ""}, "zone: expected a name of the IANA time zones"),
         ({"every": "15m", "count": 1.5}, "count"),
         ({"every": "15m", "expires": "+5h"}, "without expires"),
     ],

@@ -118,6 +118,7 @@ def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space
         ([EVERY, (names.CRON, b"0 9 * * *")], "one of every and cron"),
         ([(names.CRON, b"0 0 9 * * *")], "five fields"),
         ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"Nowhere")], "zone"),
+        ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"")], "zone"),
         ([(names.PLAN, b"\xff")], "expected a plan"),
         ([(names.PLAN, b'{"every_ms": 1, "planned_ms": 1}')], "expected a plan"),
         ([(names.PLAN, None)], "one of every and cron"),

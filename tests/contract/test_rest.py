@@ -101,7 +101,7 @@ def test_an_id_that_is_no_text_can_be_asked_for(api, pending):
         ({"due_at": "2030-01-01T00:00:00"}, "with a zone"),
         ({"due_ms": -1}, "zero or more"),
         ({"due_ms": 2**53}, "expected a time"),
-        ({"delay": "99999d"}, "expected a time within 3660 days"),
+        ({"delay": "99999d"}, "within 3660 days, got one 99,999.0 days away"),
         ({"delay": 1, "topic": "no spaces"}, "expected a topic name"),
         ({"delay": 1, "id": ""}, "id: expected text"),
         ({"delay": 1, "id": "x" * 513}, "at most 512 bytes"),
@@ -174,6 +174,12 @@ def test_the_audit_trail_tells_of_one_schedule_what_changed_it(api):
     api.post("/v1/schedules:cancel", json=named)
     assert told("many-7") == ["cancel", "shift", "reschedule"]
     assert told("many-0") == ["cancel", "shift"]
+    cancelled, shifted, *_ = api.get("/v1/audit").json()["items"]
+    api.post(f"/v1/audit/{cancelled['id']}:undo")
+    api.patch("/v1/schedules/many-0", json={"delay": "4h"})
+    api.post(f"/v1/audit/{shifted['id']}:undo")
+    assert told("many-7") == ["undo", "undo", "cancel", "shift", "reschedule"]
+    assert told("many-0") == ["reschedule", "undo", "cancel", "shift"], "changed since: stays"
     assert told("many-") == told("apart") == told("apart-not") == []
 
 
@@ -510,11 +516,51 @@ def test_bulk_by_ids_and_bulk_refusals(api):
     assert got["answers"] == {"unknown": 1, "moved": 1}
     both = {"ids": ["a"], "topic": "t"}
     refused(api.post("/v1/schedules:cancel", json=both), 422, "expected one of ids")
+    fewer = {"ids": ["a"], "versions": []}
+    refused(api.post("/v1/schedules:cancel", json=fewer), 422, "for each of the 1 ids")
+    refused(api.post("/v1/schedules:cancel", json={"all": True, "versions": ["x"]}), 422, "0 ids")
     many = {"ids": ["a"] * (BULK_IDS_MAX + 1)}
     refused(api.post("/v1/schedules:cancel", json=many), 422, "at most")
     refused(api.post("/v1/schedules:reschedule", json={}), 422, "exactly one of shift")
     wrong = {"ids": ["a"], "shift": "soon"}
     refused(api.post("/v1/schedules:reschedule", json=wrong), 422, "with or without a sign")
+
+
+def test_what_was_replaced_since_it_was_seen_stays(api):
+    """Of those that are named with the version they had; without one, any is meant."""
+    for name in "abc":
+        send(api, id=name, due_ms=FAR_MS)
+    seen = {one["id"]: one["version"] for one in api.get("/v1/schedules").json()["items"]}
+    for name in "bc":
+        send(api, id=name, due_ms=FAR_MS, value="newer")
+    wanted = {"ids": ["a", "b", "c", "zz"], "versions": [seen["a"], seen["b"], "", "any"]}
+    dry = api.post("/v1/schedules:cancel", json={**wanted, "dry_run": True}).json()
+    assert (dry["matched"], dry["changed"]) == (4, 0)
+    done = api.post("/v1/schedules:cancel", json=wanted).json()
+    assert done["answers"] == {"cancelled": 2, "changed": 1, "unknown": 1}
+    assert ids(api.get("/v1/schedules")) == ["b"]
+    assert api.get("/v1/audit").json()["items"][0]["what"] == {"ids": wanted["ids"]}
+
+
+@pytest.mark.parametrize("chosen", [{"id_prefix": "n"}, {"all": True}, {"ids": ["n0", "n1"]}])
+def test_a_dry_run_refuses_what_the_change_would(api, chosen):
+    """What recurs and is paused keeps its place, and is no reason."""
+    for n in range(2):
+        send(api, id=f"n{n}", due_ms=FAR_MS + n)
+    send(api, id="n-every", every="1h")
+    api.post("/v1/schedules/n-every:pause")
+    for given in ({"shift": "3660d"}, {"spread": "3660d"}, {"due_ms": FAR_MS * 10}):
+        told = [
+            refused(
+                api.post("/v1/schedules:reschedule", json={**chosen, **given, "dry_run": dry}),
+                422,
+                "within",
+            )
+            for dry in (True, False)
+        ]
+        assert told[0]["detail"] == told[1]["detail"]
+    near = {**chosen, "shift": "1h", "dry_run": True}
+    assert api.post("/v1/schedules:reschedule", json=near).status_code == 200
 
 
 @pytest.mark.parametrize("deed", ["cancel", "deliver-now", "reschedule"])

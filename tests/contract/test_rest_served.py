@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -339,7 +340,7 @@ def test_with_a_certificate_it_is_https(redis_url, space, tmp_path):
 
 
 def test_it_is_started_again_when_it_is_killed_and_ends_with_the_service(redis_url, space):
-    """At the same address; the log says so once."""
+    """At the same address; the log says so once, and it knows that the service still starts."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     settings = settings_for(redis_url, space).model_copy(update={"http_addr": address})
 
@@ -353,10 +354,12 @@ def test_it_is_started_again_when_it_is_killed_and_ends_with_the_service(redis_u
 
     before = set(psutil.Process().children())
     with capture_logs() as logs:
-        with _http(settings, redis_url):
+        with _http(settings, redis_url, threading.Event()):
             assert answers()
             child(before).kill()
             wait_until(answers, "REST is there again")
+            told = httpx2.get(f"http://{address}/v1/stats").json()
+            assert told["starting"], "its service is not ready yet"
             last = child(before)
         assert not last.is_running()
     told = [(one["event"], one["query"], one.get("cause")) for one in logs]

@@ -1,7 +1,5 @@
 """Transactions: what they abort is never delivered, and nobody waits for what follows."""
 
-import time
-
 import pytest
 from confluent_kafka import Producer
 from installation import Installation, now_ms
@@ -10,8 +8,6 @@ from servers import wait_until
 from sendlater import Cancelled, Scheduler
 
 pytestmark = pytest.mark.story
-
-CANCEL_S_MAX = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +36,15 @@ def write(here, writer, name, *, end, delay="0"):
 def test_only_what_is_committed_is_delivered_and_a_cancel_is_answered_at_once(
     kafka, redis_url, here, writer
 ):
-    """The inbox ends with a marker, which is no record: nobody must wait until it has been read."""
+    """The inbox ends with a marker, which is no record: a cancel that waited until it has been read
+    would raise Unavailable."""
     write(here, writer, b"aborted", end=writer.abort_transaction)
     write(here, writer, b"committed", end=writer.commit_transaction)
     write(here, writer, b"cancelled", end=writer.commit_transaction, delay="1h")
     with Scheduler(
         kafka, redis_url=redis_url, space=here.name, inboxes=({"topic": here.inbox},)
     ) as scheduler:
-        asked_s = time.monotonic()
-        answer = scheduler.cancel("cancelled")
-        took_s = time.monotonic() - asked_s
-
-    assert answer is Cancelled.CANCELLED
-    assert took_s < CANCEL_S_MAX
+        assert scheduler.cancel("cancelled") is Cancelled.CANCELLED
     assert here.arrival(b"committed").value() == b"v"
     assert not here.arrivals(here.target, b"aborted")
 
@@ -63,9 +55,7 @@ def test_an_aborted_transaction_at_the_end_is_not_waited_for(kafka, redis_url, h
     with Scheduler(
         kafka, redis_url=redis_url, space=here.name, inboxes=({"topic": here.inbox},)
     ) as scheduler:
-        asked_s = time.monotonic()
         assert scheduler.cancel("stays") is Cancelled.CANCELLED
-        assert time.monotonic() - asked_s < CANCEL_S_MAX
 
 
 def test_a_cancellation_behind_an_open_transaction_wins(kafka, here, writer):

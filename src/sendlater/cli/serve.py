@@ -75,27 +75,30 @@ def serve(
             for trouble in store_troubles(installation.redis_url):
                 told = f"warning: {trouble.name}: {trouble.found}. {trouble.mend}"
                 err.print(told, style="yellow")
-        doors.enter_context(_http(settings, installation.redis_url))
+        ready = threading.Event()
+        doors.enter_context(_http(settings, installation.redis_url, ready))
         if settings.pending == "buckets":
             if take_over:
                 raise NotSupported("--take-over: time buckets have no service that stands by")
             service: Service | BucketService = BucketService(settings, installation)
         else:
             service = Service(settings, installation, etf1=os.environ if etf1 else None)
-        _run(service, stop, **({"take_over": True} if take_over else {}))
+        _run(service, stop, ready, **({"take_over": True} if take_over else {}))
     finally:
         doors.close()
         installation.close()
     return OK
 
 
-def _run(service: Any, stop: threading.Event, **how: bool) -> None:
-    """Start the service, run it until `stop`, and stop it gracefully; at once after an error."""
+def _run(service: Any, stop: threading.Event, ready: threading.Event, **how: bool) -> None:
+    """Start the service, run it from `ready` until `stop`, and stop it gracefully; at once after an
+    error."""
     try:
         if not service.start(stop=stop, on_standby=_stands_by, **how):
             service.close()
             return
         where = service.settings.bootstrap_servers or "topics on Redis"
+        ready.set()
         err.print(f"sendlater {__version__} is ready: space {service.settings.space!r}, {where}")
         service.watch(stop)
         err.print("stopping: finishing what is claimed")
@@ -121,18 +124,17 @@ def _stands_by() -> None:
 
 
 @contextmanager
-def _http(settings: Any, redis_url: str) -> Iterator[None]:
-    """REST and the page, if an address is set; started again whenever they end by themselves."""
+def _http(settings: Any, redis_url: str, ready: threading.Event) -> Iterator[None]:
+    """REST and the page, if an address is set; started again whenever they end by themselves. Until
+    the service is `ready`, they know that it starts."""
     if not settings.http_addr:
         yield
         return
     from sendlater.server.process import HttpProcess
     from sendlater.service.supervision import WATCH_S, Loop, Worker
 
-    starting = iter((True,))  # the first serves before the service can deliver
-
     def start() -> HttpProcess:
-        process = HttpProcess(settings, redis_url=redis_url, starting=next(starting, False))
+        process = HttpProcess(settings, redis_url=redis_url, starting=not ready.is_set())
         err.print(f"page and REST at {process.url}", highlight=False)
         return process
 

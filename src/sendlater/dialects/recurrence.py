@@ -248,7 +248,7 @@ def make_plan(
     plan = Plan(
         every_ms=every_ms,
         cron=None if cron is None else " ".join(cron.split()),
-        zone=zone or "UTC",
+        zone="UTC" if zone is None else zone,
         end_ms=end_ms,
         left=count,
         jitter_ms=jitter_ms,

@@ -40,5 +40,9 @@ def inbox_record(schedule: Schedule, *, settings: "Settings", inbox: str, now_ms
 
 def check_due(due_ms: int, *, settings: "Settings", now_ms: int) -> None:
     """Raises BadTime if intake would reject the time as too far in the future."""
-    if due_ms - now_ms > settings.max_delay_days * DAY_MS:
-        raise BadTime(f"expected a time within {settings.max_delay_days} days")
+    away_ms = due_ms - now_ms
+    if away_ms > settings.max_delay_days * DAY_MS:
+        raise BadTime(
+            f"expected a time within {settings.max_delay_days} days, got one "
+            f"{away_ms / DAY_MS:,.1f} days away"
+        )

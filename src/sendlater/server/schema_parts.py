@@ -172,6 +172,13 @@ SELECTION: Json = {
         "items": {"type": "string", "minLength": 1},
         "maxItems": BULK_IDS_MAX,
     },
+    "versions": {
+        "type": ["array", "null"],
+        "items": {"type": "string"},
+        "maxItems": BULK_IDS_MAX,
+        "description": "Beside ids, in their order: the version each must have, empty: any. What "
+        "has another answers changed, and stays.",
+    },
     "due_from": or_null("string"),
     "due_to": or_null("string", description="Not included."),
     "id_prefix": or_null("string"),

@@ -7,6 +7,7 @@ import msgspec
 from sendlater.dialects import instant_ms, names
 from sendlater.dialects.tags import checked_tag
 from sendlater.errors import BadRequest
+from sendlater.limits import BULK_IDS_MAX
 from sendlater.store import Filter
 
 
@@ -14,6 +15,7 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     """The pending schedules of a bulk change: a list of ids, a filter, or all of them."""
 
     ids: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
+    versions: list[str] | None = None
     due_from: str | None = None
     due_to: str | None = None
     id_prefix: str | None = None
@@ -34,6 +36,13 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
             now_ms=now_ms,
         )
 
+    def named(self) -> dict[bytes, str]:
+        """The version that each of the ids must have; empty: any. Raises BadRequest."""
+        ids = self.ids or []
+        if len(ids) > BULK_IDS_MAX:
+            raise BadRequest(f"ids: expected at most {BULK_IDS_MAX}, got {len(ids)}")
+        return dict(zip((i.encode() for i in ids), self.versions or [""] * len(ids), strict=True))
+
     def require_one(self) -> None:
         """Raises BadRequest unless exactly one of the three is given: a filter left empty by
         mistake would select everything."""
@@ -42,6 +51,12 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
             raise BadRequest(
                 'expected one of ids, "all": true, and a filter that is not empty: due_from, '
                 "due_to, id_prefix, topic, tag, caller"
+            )
+        count = len(self.ids or ())
+        if self.versions is not None and len(self.versions) != count:
+            raise BadRequest(
+                f"versions: expected one for each of the {count} ids, empty where any will do, "
+                f"got {len(self.versions)}"
             )
 
 

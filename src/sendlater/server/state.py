@@ -11,12 +11,14 @@ from sendlater.limits import FOLLOWERS_COUNT_MAX, READERS_COUNT_MAX, WAITING_COU
 from sendlater.model import Schedule
 from sendlater.operations.handed_over import ACK_S
 from sendlater.operations.schedules import Operations
+from sendlater.server.audited import Audited
 from sendlater.server.auth import Identity, Role, Tokens
 from sendlater.server.batch_writer import LoopWaker, Writer
 from sendlater.server.bulk_changes import Bulk
 from sendlater.server.live_statistics import Watch
 from sendlater.server.topic_records import Records
 from sendlater.server.turns import Turns
+from sendlater.server.undoing import Undoing
 from sendlater.service.metrics import StoreMetrics, intake_lag
 from sendlater.store import Pending
 from sendlater.store.audit import AuditTrail
@@ -45,11 +47,11 @@ class ServerState:
         self.operations = Operations(
             settings, pending=self.pending, broker=self.broker, clock=self.clock
         )
-        self.audit = AuditTrail(self.pending)
+        trail = AuditTrail(self.pending)
+        self.audited = Audited(trail, clock=self.clock, undo_hours=settings.undo_hours)
         self.idempotency = IdempotencyKeys(self.pending)
-        self.bulk = Bulk(
-            self.operations, self.audit, clock=self.clock, undo_hours=settings.undo_hours
-        )
+        self.bulk = Bulk(self.operations, self.audited, clock=self.clock)
+        self.undoing = Undoing(self.operations, self.audited, clock=self.clock)
         self.records = Records(settings, self.operations.admin, redis_url=redis_url)
         lag = intake_lag(settings, redis_url=redis_url, pending=self.pending, broker=self.broker)
         dead_topic = settings.dead_topic

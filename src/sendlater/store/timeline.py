@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sendlater.limits import BUCKET_SAMPLES, HISTOGRAM_SAMPLES
+from sendlater.model import PAUSED_MS
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 from sendlater.store.scripts import script
@@ -59,11 +60,13 @@ def counts(pending: Pending, edges_ms: Sequence[int]) -> list[int]:
 
 
 def due_ms_of_share(pending: Pending, share: float) -> int | None:
-    """By when about this share of what is pending is due; None when nothing is pending."""
+    """By when about this share of what is pending is due; None when nothing is pending. What waits
+    for a limit is due, and what is paused comes at no time: neither is counted."""
+    found = []
     with answering():
-        found = [
-            shard.client.zrange(shard.keys["due"], rank, rank, withscores=True)
-            for shard in pending.shards
-            if (rank := int(share * (int(shard.client.zcard(shard.keys["due"])) - 1))) >= 0
-        ]
-    return max((int(one[0][1]) for one in found if one), default=None)
+        for shard in pending.shards:
+            due = shard.keys["due"]
+            if count := int(shard.client.zcount(due, 0, PAUSED_MS - 1)):
+                rank = int(share * (count - 1))
+                found += shard.client.zrange(due, rank, rank, withscores=True)
+    return max((int(due_ms) for _, due_ms in found), default=None)

@@ -79,6 +79,21 @@ def test_a_filter_that_is_typed_but_not_entered_changes_nothing(page, installati
     assert installation.pending.get(b"orders-000101") is not None
 
 
+def test_what_has_replaced_a_selected_one_stays(page, installation):
+    """Whoever selected it has not seen what it is now."""
+    installation.send("renewed-a", "renewed-b")
+    page.goto("/?id_prefix=renewed-")
+    page.get_by_role("checkbox", name="select all shown").check()
+    expect(page.locator("#bulk-what")).to_have_text("2 selected")
+    installation.send("renewed-b", delay_s=9_000)
+    page.get_by_role("button", name="Cancel all").click()
+    say_yes(page)
+    told(page, "1 of 2 changed. 1 had been changed since they were selected.")
+    assert installation.pending.get(b"renewed-a") is None
+    assert installation.pending.get(b"renewed-b") is not None
+    expect(page.locator("#schedules tbody tr")).to_have_count(1)
+
+
 def test_a_change_that_meets_more_than_was_told_asks_again(page, installation):
     """Others come while one reads the question, and `due:<4h` moves with the time."""
     installation.send("more\n0", "more\n1")

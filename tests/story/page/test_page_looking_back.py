@@ -16,14 +16,14 @@ pytestmark = pytest.mark.story
 
 def test_a_delivery_is_found_in_the_history_and_sent_again(page, installation):
     with installation.scheduler() as s:
-        s.send_later("emails", "m", id="twice", delay=0)
+        s.send_later("emails", "m", id="sent-again", delay=0)
 
     def deliveries(topic):
         found = page.request.get("/v1/deliveries?search=emails&limit=1000").json()["items"]
         return [one["id"] for one in found if one["topic"] == topic]
 
-    wait_until(lambda: "twice" in deliveries("emails"), "the lane told of it", timeout_s=90)
-    page.goto("/history?search=twice")
+    wait_until(lambda: "sent-again" in deliveries("emails"), "the lane told of it", timeout_s=90)
+    page.goto("/history?search=sent-again")
     row = page.locator("#deliveries tbody tr")
     expect(row).to_have_count(1)
     row.get_by_role("checkbox").check()
@@ -94,8 +94,11 @@ def test_dead_letters_say_why_and_go_back_to_their_handlers(page, installation):
     )
     page.get_by_role("link", name="Dead letters").click()
     page.get_by_role("searchbox").fill("no account")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/v1/records?*search=no*") as answer:
+        page.keyboard.press("Enter")
+    answer.value.finished()
     expect(page).to_have_url(re.compile("search=no"))
+    page.evaluate("new Promise((done) => setTimeout(done))")
     rows = page.locator("#records tbody tr")
     expect(rows.filter(has_text="ValueError: no account")).to_have_count(3)
     expect(rows).to_have_count(3)

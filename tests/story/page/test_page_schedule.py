@@ -97,6 +97,23 @@ def test_the_page_of_a_schedule_follows_it(page, installation):
     expect(page.locator("#life li").filter(has_text="produced")).to_have_count(1)
 
 
+def test_what_has_replaced_it_since_it_was_shown_stays(browser, alone):
+    alone.send("replaced")
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=replaced")
+        before = page.locator("#facts time").inner_text()
+        for button in ("Cancel", "Deliver now", "Move to"):
+            page.get_by_role("button", name=button).click()
+            alone.send("replaced", delay_s=9_000)
+            say_yes(page)
+            told(page, "the schedule has changed since")
+            expect(page.locator("#facts time")).not_to_have_text(before)
+            before = page.locator("#facts time").inner_text()
+        page.get_by_role("button", name="Cancel").click()
+        say_yes(page)
+        told(page, "Cancel: cancelled.")
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name):
     alone.send(name)
@@ -122,6 +139,12 @@ def test_the_life_tells_of_a_change_of_many(browser, alone):
         expect(life).to_have_count(2)
         expect(life.nth(0)).to_contain_text("movedby local, with 2 more")
         expect(life.nth(1)).to_contain_text("cancelledby local, with 2 more")
+        cancelled = page.request.get("/v1/audit").json()["items"][0]
+        page.request.post(f"/v1/audit/{cancelled['id']}:undo")
+        page.reload()
+        expect(life).to_have_count(4)
+        expect(life.nth(2)).to_contain_text("undoneby local, with 2 more")
+        expect(page.locator("#state")).to_have_text("pending")
 
 
 def test_what_has_expired_says_so_and_links_to_its_dead_letter(browser, alone):

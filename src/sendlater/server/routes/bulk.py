@@ -15,7 +15,6 @@ from sendlater.server.once import Attempt, once
 from sendlater.server.openapi import IDEMPOTENCY_KEY, documented
 from sendlater.server.routes.schedules import JSON, answer, query_bytes, server_state
 from sendlater.server.selections import BulkCancel, BulkMove
-from sendlater.store import Filter
 
 router = APIRouter()
 
@@ -32,17 +31,14 @@ async def _bulk(request: Request, kind: Any, plan_of: Any) -> Response:
         now_ms = attempt.now_ms
         plan = plan_of(given, now_ms)
         given.require_one()
-        wanted: Filter | list[bytes]
-        if given.ids is not None:
-            wanted = [i.encode() for i in given.ids]
-        else:
-            wanted = given.filter(now_ms=now_ms)
+        wanted = given.filter(now_ms=now_ms) if given.ids is None else given.named()
         what = {
             k: v
             for k, v in msgspec.structs.asdict(given).items()
             if v is not None and v is not False
         }
-        what.pop("dry_run", None)
+        for name in ("dry_run", "versions"):
+            what.pop(name, None)
         if given.ids is not None:
             what["ids"] = given.ids[:5] + (["..."] if len(given.ids) > 5 else [])
         run = partial(at.bulk.run, what=what, dry_run=given.dry_run, audit_id=attempt.new_id())
@@ -123,7 +119,9 @@ def audit(
     """Changes made through REST or the page."""
     require(request.scope, Role.READ)
     of = None if id is None else query_bytes(request, "id")
-    return answer({"items": list(server_state(request).bulk.trail(first=skip, count=limit, of=of))})
+    return answer(
+        {"items": list(server_state(request).audited.trail(first=skip, count=limit, of=of))}
+    )
 
 
 @router.post(
@@ -134,4 +132,4 @@ def audit(
 async def undo(request: Request, id: str) -> Response:
     """Schedules again what was cancelled and moves back what was moved, unless changed since."""
     who, at = require(request.scope, Role.ADMIN), server_state(request)
-    return answer(await at.waiting.run(at.bulk.undo, who.name, id))
+    return answer(await at.waiting.run(at.undoing.undo, who.name, id))

@@ -101,7 +101,7 @@ async def trigger(request: Request, id: str) -> Response:  # noqa: ARG001
         found = recurring.trigger(at.operations, schedule_id, now_ms=attempt.now_ms)
         if found is None:
             return answer({"answer": Answer.UNKNOWN.value})
-        at.bulk.note_one(who.name, "trigger", Changed(Answer.TRIGGERED, found))
+        at.audited.note_one(who.name, "trigger", Changed(Answer.TRIGGERED, found))
         shown = wire.show(found, payload=at.shows_payload(who))
         return answer({"answer": Answer.TRIGGERED.value, "schedule": shown})
 

@@ -306,7 +306,7 @@ def changed_answer(at: ServerState, who: Identity, action: str, changed: Changed
         headers["ETag"] = f'"{changed.after.version}"'
     ended = changed.answer in (Answer.CANCELLED, Answer.ENDED)
     if changed.before is not None and (ended or changed.after is not None):
-        at.bulk.note_one(who.name, action, changed)
+        at.audited.note_one(who.name, action, changed)
     return answer(body, headers=headers)
 
 

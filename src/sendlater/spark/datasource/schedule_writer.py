@@ -158,7 +158,7 @@ class _Scheduling:
             )
             name = next(named, None)
             told = "option due or delay" if name is None else f"{name}: {row[name]!r}"
-            raise BadTime(f"{error}, got {told}") from None
+            raise BadTime(f"{error}, from {told}") from None
 
     def _due_ms(self, row: dict[str, Any], now_ms: int) -> int:
         for name in TIMES:

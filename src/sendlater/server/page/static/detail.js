@@ -55,7 +55,7 @@ async function itsChanges() {
 }
 
 // --- life ---
-const VERBS = { reschedule: "moved", shift: "moved", spread: "moved", move: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
+const VERBS = { undo: "undone", reschedule: "moved", shift: "moved", spread: "moved", move: "moved", cancel: "cancelled", "deliver-now": "delivered at once", redrive: "redriven", pause: "paused", resume: "resumed", trigger: "triggered" };
 const KINDS = { cancelled: "bad" };
 function stepsOf(one, changes, delivered, versions, refused) {
   // To enqueue an event also cancels its next attempt, which is seldom there.
@@ -75,7 +75,7 @@ function stepsOf(one, changes, delivered, versions, refused) {
     steps.push(record ? { at: record.at_ms, what: "produced", kind: "good", more: ["at ", toPlace(record), `, late by ${span(record.at_ms - each.due_ms - each.held_ms)}${nth(record)}`] } : { at: each.at_ms, what: "produced", kind: "good", more: [`on ${each.topic}`] });
   }
   if (refused) steps.push({ at: refused.at_ms, what: refusal(refused), kind: "bad", more: [`${refused.reason}: ${refused.detail} `, toPlace(refused)] });
-  if (one?.held_since_ms !== undefined) steps.push({ at: one.held_since_ms, what: "held by a limit", kind: "", more: ["since it was due"] });
+  if (one?.held_since_ms !== undefined) steps.push({ at: one.due_ms, what: "due" + nth(one), kind: "", more: [] }, { at: one.held_since_ms, what: "held by a limit", kind: "", more: [] });
   else if (one && !one.plan?.paused) steps.push({ at: one.due_ms, what: (one.state === "pending" ? "will be due" : `${one.state}, due`) + nth(one), kind: "", more: [] });
   return steps.sort((a, b) => a.at - b.at);
 }
@@ -166,10 +166,10 @@ function deed(label, words, work, { action = "", kind = "" } = {}) {
   return el("button", { type: "button", class: kind, onclick: guard(async () => {
     const what = typeof words === "function" ? words() : words;
     if (!(await confirmed(`${label}?`, what, { danger: kind === "danger" }))) return;
-    const told = await work();
-    const done = DONE.has(told.answer);
-    say(`${label}: ${told.answer}.`, { undo: action && done && can.admin ? taken(action) : null, bad: !done });
-    await show();
+    try {
+      const told = await work(), done = DONE.has(told.answer);
+      say(`${label}: ${told.answer}.`, { undo: action && done && can.admin ? taken(action) : null, bad: !done });
+    } finally { await show(); }
   }) }, label);
 }
 const DONE = new Set(["cancelled", "moved", "paused", "resumed", "ended", "triggered"]);
@@ -188,13 +188,15 @@ function newTime(text) {
 }
 function offerActions(one) {
   if (one.plan) offerRecurring(one.plan);
-  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path()), { action: "cancel", kind: "danger" });
+  // Not what has replaced it since it was shown. What recurs is another version each time, and is meant as a whole.
+  const shown = one.plan ? {} : { "If-Match": `"${one.version}"` };
+  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path(), undefined, shown), { action: "cancel", kind: "danger" });
   if (one.plan?.paused) return void $("#actions").append(cancel);
   const to = el("input", { value: "+1h", size: 20, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
   $("#actions").append(
     cancel,
-    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path(":deliver-now"))),
-    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path(), { due_at: to.value }), { action: "reschedule" }), to);
+    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path(":deliver-now"), undefined, shown)),
+    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path(), { due_at: to.value }, shown), { action: "reschedule" }), to);
 }
 
 let stands = null, shown = 0;
@@ -212,7 +214,7 @@ async function show() {
   if (one) {
     $("#one").textContent = visible(one.id);
     document.title = `${visible(one.id)} - sendlater`;
-    $("#state").replaceChildren(state(one.state));
+    $("#state").replaceChildren(state(one.held_since_ms === undefined ? one.state : "held"));
     fact("due", one.plan?.paused ? "when it is resumed" : when(one.due_ms)); fact("topic", one.topic);
     if (one.expires_ms !== undefined) fact("expires", when(one.expires_ms));
     if (one.partition !== null) fact("partition", String(one.partition));

@@ -1,7 +1,7 @@
 // The overview: the one sentence that matters, four numbers, what is wrong; then the timeline and the table.
 import { $, ask, count, el, given, guard, LATE_MS, onBack, onStats, put, short, span } from "./shared.js";
 import { askFirst, drawTimeline, onSelect, onTopic, readAddress, topicsSeen } from "./timeline.js";
-import { callersSeen, fillField, isCostly, isUsed, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
+import { callersSeen, fillField, idsSeen, isCostly, isUsed, look, onSelected, search, showPage, tagsSeen, tellStill } from "./table.js";
 import { suggestFrom } from "./search.js";
 import { tellSelection } from "./selection.js";
 import { drawSpark } from "./spark.js";
@@ -111,7 +111,7 @@ $("#filter").addEventListener("submit", guard(async (event) => { event.preventDe
 onSelect(guard((from, to) => look({ due_from: from, due_to: to })));
 onTopic(guard((topic) => look({ topic: given("topic") === topic ? "" : topic })));
 onSelected(tellSelection);
-suggestFrom({ topics: topicsSeen, tags: tagsSeen, callers: callersSeen });
+suggestFrom({ id: idsSeen, topic: topicsSeen, tag: tagsSeen, caller: callersSeen });
 const refresh = guard(async () => { await Promise.all([showPage(), drawTimeline()]); });
 onBack(refresh);
 addEventListener("popstate", () => { fillField(); readAddress(); refresh(); });

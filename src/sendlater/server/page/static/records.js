@@ -21,8 +21,11 @@ function whole(one) {
   return el("details", {}, el("summary", {}, el("code", {}, visibleLines(told.slice(0, PREVIEW_CHARS)))),
     el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), el("pre", { tabindex: "0" }, visibleLines(told)));
 }
+let showing = 0;
 async function show() {
+  const mine = ++showing;
   const got = await ask("GET", "/v1/records?" + query({ topic: topic(), search: form.elements.search.value, limit: SHOWN }));
+  if (mine !== showing) return;
   rowsOrNone("#records", got.items.map((one) => el("tr", { "aria-current": one.place === given("place") && "true" },
     el("td", {}, can.admin ? el("input", { type: "checkbox", value: one.place, "aria-label": `select ${one.place}` }) : ""),
     el("td", {}, one.place), el("td", { class: "time" }, time(one.at_ms)), el("td", {}, reason(one)),

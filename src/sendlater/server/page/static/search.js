@@ -1,5 +1,5 @@
 // One field for all filters, `topic:emails due:<2h id:inv*`: read, written, and completed while typing.
-import { $, el } from "./shared.js";
+import { $, el, hiddenTold } from "./shared.js";
 
 export const FIELDS = ["id_prefix", "topic", "tag", "caller", "due_from", "due_to", "state"];
 const WORD = /(?:([a-z]+):)?(?:"((?:\\.|[^"\\])*)"?|(\S+))/g;
@@ -11,7 +11,7 @@ const SHOWN_MAX = 8;
 export function read(text) {
   const found = {};
   for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
-    const value = quoted?.replace(/\\(?:u([0-9a-f]{4})|(.))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one)) ?? plain;
+    const value = quoted === undefined ? plain : unquoted(quoted);
     if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
     if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
     if (key === "due") readDue(value, found);
@@ -22,6 +22,10 @@ export function read(text) {
   }
   return found;
 }
+// In quotes a text is as it is shown elsewhere: hidden characters as numbers, spaces at its ends as signs.
+const unquoted = (text) => text.replace(/^␣+|␣+$/g, (some) => " ".repeat(some.length)).replace(/\\(?:u([0-9a-f]{4})|(.))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one));
+const quote = (text) => `"${hiddenTold(text.replace(/["\\]/g, "\\$&").replaceAll("␣", "\\u2423"))}"`;
+const isPlain = (text) => !/[\s"␣]/.test(text) && text === hiddenTold(text);
 function once(found, name, value, key) {
   if (found[name]) throw new Error(`Expected ${key}: once, got ${found[name]} and ${value}`);
   found[name] = value;
@@ -44,10 +48,9 @@ function readDue(value, found) {
 }
 // The text of a filter, so that an address fills the field.
 export function write(filter) {
-  const quote = (text) => `"${text.replace(/["\\]/g, "\\$&")}"`;
-  const value = (text) => (/[\s"]/.test(text) ? quote(text) : text);
+  const value = (text) => (isPlain(text) ? text : quote(text));
   const words = ["topic", "tag", "caller", "state"].filter((key) => filter[key]).map((key) => `${key}:${value(filter[key])}`);
-  if (filter.id_prefix) words.unshift(`id:${/[\s"*]/.test(filter.id_prefix) ? quote(filter.id_prefix) : `${filter.id_prefix}*`}`);
+  if (filter.id_prefix) words.unshift(`id:${isPlain(filter.id_prefix) && !filter.id_prefix.includes("*") ? `${filter.id_prefix}*` : quote(filter.id_prefix)}`);
   const [from, to] = [filter.due_from, filter.due_to].map((text) => (text ?? "").replace(/^\+/, ""));
   if (from || to) words.push(`due:${from && to ? `${from}..${to}` : from ? `>${from}` : `<${to}`}`);
   return words.join(" ");
@@ -56,7 +59,7 @@ export function write(filter) {
 // --- suggestions ---
 const field = $("#search"), list = $("#suggestions");
 let sources = {}, at = -1;
-// What may follow `topic:`, `tag:` and `caller:`: functions that answer lists.
+// What may follow `id:`, `topic:`, `tag:` and `caller:`: functions that answer lists.
 export const suggestFrom = (given) => { sources = given; };
 function word() {
   const before = field.value.slice(0, field.selectionStart);
@@ -66,8 +69,8 @@ function offers() {
   const typed = word();
   const [key, value] = typed.includes(":") ? typed.split(/:(.*)/s) : [null, typed];
   if (key === null) return Object.entries(KEYS).filter(([name]) => name.startsWith(value)).map(([name, told]) => [`${name}:`, told]);
-  const known = { due: DUE, state: ["pending", "claimed"], topic: sources.topics?.() ?? [], tag: sources.tags?.() ?? [], caller: sources.callers?.() ?? [] }[key] ?? [];
-  return known.filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${one}`, ""]);
+  const known = { due: DUE, state: ["pending", "claimed"], ...sources }[key] ?? [], all = typeof known === "function" ? known() : known;
+  return all.filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${isPlain(one) ? one : quote(one)}`, ""]);
 }
 function shut() {
   list.hidden = true;

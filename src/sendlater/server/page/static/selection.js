@@ -1,5 +1,5 @@
 // What is selected, by hand or by a filter, and what can be done with all of it.
-import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone, visible } from "./shared.js";
+import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
 import { filter, isTyped, look, mark, selected, showPage, toRow } from "./table.js";
 import { write } from "./search.js";
 import { countSpan, drawTimeline, readAddress } from "./timeline.js";
@@ -11,7 +11,8 @@ const by = el("input", { id: "by", value: "1h", size: 5, "aria-label": "how long
 
 function wanted() {
   if (selected.size > IDS_MAX) throw new Error(`Select at most ${count(IDS_MAX)} by hand; a filter can select more.`);
-  if (selected.size) return { ids: [...selected.keys()] };
+  // Not what has replaced it since it was shown. What recurs is another version each time, and is meant as a whole.
+  if (selected.size) return { ids: [...selected.keys()], versions: [...selected.values()].map((one) => (one.plan ? "" : one.version)) };
   if (isTyped()) throw new Error("What is typed in the filter is not what is shown: press enter there, or escape, first.");
   return filtered();
 }
@@ -21,7 +22,7 @@ let inSpan = { of: "", n: null };
 const spanOf = ({ due_from, due_to, ...more }) => (!selected.size && due_from && due_to && !Object.keys(more).length ? `${due_from} ${due_to}` : "");
 function words() {
   if (selected.size) return `${count(selected.size)} selected`;
-  return inSpan.n === null || inSpan.of !== spanOf(filtered()) ? `All that match ${visible(write(filtered()))}` : `${count(inSpan.n)} in the selected span`;
+  return inSpan.n === null || inSpan.of !== spanOf(filtered()) ? `All that match ${write(filtered())}` : `${count(inSpan.n)} in the selected span`;
 }
 async function countAnew() {
   const { due_from, due_to } = filtered(), of = spanOf(filtered());
@@ -50,11 +51,12 @@ function deed(id, label, title, path, more, what, kind = "") {
   const work = guard(async () => {
     const stood = document.activeElement?.closest("#schedules tbody tr");
     // What is told is what is sent, whatever is selected or entered meanwhile.
-    const chosen = { ...wanted(), ...more() }, length = how(), named = selected.size ? words() : visible(write(filtered()));
+    const chosen = { ...wanted(), ...more() }, length = how(), named = selected.size ? words() : write(filtered());
     if (!(await agreed(path, chosen, (n) => [`${title(n, length)}?`, [what(n, length), `Chosen: ${named}. It goes into the audit trail.`]], kind))) return;
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); toRow(); } : null;
-    say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.`, { undo: back });
+    const others = done.answers.changed ? ` ${count(done.answers.changed)} had been changed since they were selected.` : "";
+    say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.${others}`, { undo: back, bad: !done.changed && others !== "" });
     for (const id of chosen.ids ?? []) selected.delete(id);
     await again();
     if (stood) toRow();

@@ -29,11 +29,11 @@ export const afterPaint = (work) => requestAnimationFrame(() => setTimeout(work)
 
 // A hidden tab asks for nothing: it may have been opened in the background.
 const seen = () => new Promise((then) => { document.addEventListener("visibilitychange", then, { once: true }); });
-export async function ask(method, path, data) {
+export async function ask(method, path, data, headers = {}) {
   const known = method === "GET" && answered(path);
   if (known) return known;
   if (method === "GET" && document.hidden) await seen();
-  const given = { method, headers: {} };
+  const given = { method, headers: { ...headers } };
   if (data !== undefined) {
     given.body = JSON.stringify(data);
     given.headers["Content-Type"] = "application/json";
@@ -100,10 +100,12 @@ export function time(ms) {
 // Both at once: how long from now, and when.
 export const when = (ms) => el("span", { class: "when" }, el("span", { class: "away", "data-ms": ms }, away(ms)), time(ms));
 export const iso = (ms) => new Date(Math.min(ms, LAST_MS)).toISOString();
-// Characters that hide, or that turn others around, are told by their number; spaces at the ends are seen.
+// Characters that hide, or that turn others around, are told by their number, and so is in a name what looks as if told;
+// spaces at its ends are seen.
 const HIDDEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const numbered = (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`;
-export const visible = (text) => text.replace(HIDDEN, numbered).replace(/^ +| +$/g, (some) => "␣".repeat(some.length));
+export const hiddenTold = (text) => text.replace(HIDDEN, numbered);
+export const visible = (text) => hiddenTold(text.replace(/\\(?=u[0-9a-f]{4})|␣/gi, numbered)).replace(/^ +| +$/g, (some) => "␣".repeat(some.length));
 // In a text of several lines, what makes the lines stays, as do its spaces.
 export const visibleLines = (text) => text.replace(HIDDEN, (one, at) => (one === "\n" || one === "\t" || (one === "\r" && text[at + 1] === "\n") ? one : numbered(one)));
 export const visibleHeader = (header) => { const [name, value] = Array.isArray(header) ? header : [header.name, `base64:${header.value_base64}`]; return [visible(name), value === null ? "(null)" : visible(value)]; };

@@ -21,20 +21,20 @@ const FIRST = innerWidth < 640 ? ["due", "topic"] : ["state", "due", "topic", "c
 // By id, over all pages.
 export const selected = new Map();
 const field = $("#search");
-let next = null, showing = 0, shown = [], asks = 0, still = "", filled = "", changed = () => {};
+let next = null, showing = 0, shown = [], asks = 0, still = "", changed = () => {};
 export const isCostly = () => asks > COSTLY_ASKS;
 export function tellStill(why) { still = why; tellPage(); }
 export const onSelected = (work) => { changed = work; };
 export const tagsSeen = () => [...new Set(shown.flatMap((one) => one.tags ?? []))];
+export const idsSeen = () => shown.filter((one) => !one.id_base64).map((one) => one.id);
 export const callersSeen = () => [...new Set(shown.map((one) => one.caller).filter(Boolean))];
 
 export const filter = () => Object.fromEntries(FIELDS.map((name) => [name, given(name)]).filter(([, value]) => value));
 export function fillField() {
   field.value = write(filter());
-  filled = field.value; // an input leaves out the ends of lines
 }
 // Something else is typed than what is shown.
-export const isTyped = () => field.value.trim() !== filled.trim();
+export const isTyped = () => field.value.trim() !== write(filter());
 const columns = () => (given("columns") || localStorage.getItem("columns") || FIRST.join()).split(",").filter((name) => name in COLUMNS);
 
 // --- asking ---

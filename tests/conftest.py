@@ -11,13 +11,12 @@ from contextlib import nullcontext
 import hypothesis
 import pytest
 import structlog
-from servers import own_kafka, own_redis, redis_first_on_path
+from servers import STARTS_SOON, own_kafka, own_redis, redis_first_on_path
 
 # A busy machine is no fault of an example.
 hypothesis.settings.register_profile("no deadline", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("no deadline")
-# A hundred JVMs live for seconds each: their second compiler costs more than it gives.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", STARTS_SOON)
 
 
 @pytest.fixture(scope="session", autouse=True)

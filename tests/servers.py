@@ -28,6 +28,12 @@ READY = "is ready"
 START_TIMEOUT_S = 240.0
 """A start takes half a minute, and four times that where three services share two slow cores."""
 STOP_TIMEOUT_S = 60.0
+STARTS_SOON = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+    "-XX:-BytecodeVerificationRemote"
+)
+"""Options of Java. A hundred JVMs live for seconds each: their second compiler, a collector with
+threads of its own and the verification of Spark's classes cost more than they give."""
 SAID_SHOWN_MAX = 4_000
 """Characters of a service's log in the report of a test that failed."""
 

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from book import TOLD_COUNT_MAX, Book, Story
 from faults import GAP_S, MIXED, NEEDS_JOURNAL, SCENARIOS, Installation, choose
 from load import Follower, Load, now_ms, plan
+from servers import STARTS_SOON
 
 from sendlater.local.process import wait_for
 
-# What is asked of a JVM here is to start soon: its second compiler costs more than it gives.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", STARTS_SOON)
 
 CALM_S = 10.0
 """From the start of the load to the first fault."""

@@ -112,6 +112,8 @@ def test_escape_brings_back_what_the_field_stands_for(page):
     [
         ("id:inv*", {"id_prefix": "inv"}),
         ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
+        ('id:"a\\u202eb\\u2423 "', {"id_prefix": "a\u202eb␣ "}),
+        ('topic:t tag:"\\u00a0" caller:a\\u202eb', None),
         ("id:dead:1*", {"id_prefix": "dead:1"}),
         ("topic:emails caller:shop state:claimed", None),
         ("topic:emails tag:order-17", None),
@@ -146,18 +148,11 @@ def test_an_id_is_found_as_it_is_shown(browser, alone):
             for one in rows.all()
         ]
         assert sorted(name for name, _ in shown) == sorted(names)
+        assert ("bell\x07one", "bell\\u0007one") in shown
         for name, text in shown:
             search(page, f'id:"{text}"')
             expect(rows).to_have_count(1)
             expect(rows).to_have_attribute("data-id", name)
-            search(page, page.get_by_role("combobox").input_value())
-            expect(rows).to_have_attribute("data-id", name)
-            search(page, "")
-            expect(rows).to_have_count(len(names))
-        shown = rows.filter(has_text="one").get_by_role("link").inner_text()
-        assert shown == "bell\\u0007one"
-        search(page, f'id:"{shown}"')
-        expect(rows).to_have_count(1)
         search(page, 'id:"bell\\u0007"')
         expect(rows).to_have_count(2)
         page.get_by_role("button", name="Cancel all").click()

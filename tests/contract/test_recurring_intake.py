@@ -103,47 +103,45 @@ def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space
     assert parked(spark, redis_url, space, [encoded]).list(count_max=9) == []
 
 
-@pytest.mark.parametrize(
-    ("headers", "detail"),
-    [
-        ([(names.EVERY, b"40000d")], "expected a first time within 3660 days, got 2"),
-        ([EVERY, (names.START, b"2300-01-01T00:00:00Z")], "within 3660 days, got 2300-01-01"),
-        ([EVERY, (names.COUNT, b"9" * 30)], "count: expected 1 to "),
-        ([(names.CRON, b"0 0 30 2 *")], "day of month"),
-        ([(names.EVERY, b"soon")], "sendlater-every: expected a duration"),
-        ([(names.EVERY, None)], "sendlater-every: expected a duration"),
-        ([EVERY, SOON], "without sendlater-due-ms"),
-        ([EVERY, (names.SPREAD, b"1h")], "without sendlater-spread"),
-        ([EVERY, (names.EXPIRES, b"2030-01-01T00:00:00Z")], "without sendlater-expires"),
-        ([EVERY, (names.CRON, b"0 9 * * *")], "one of every and cron"),
-        ([(names.CRON, b"0 0 9 * * *")], "five fields"),
-        ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"Nowhere")], "zone"),
-        ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"")], "zone"),
-        ([(names.PLAN, b"\xff")], "expected a plan"),
-        ([(names.PLAN, b'{"every_ms": 1, "planned_ms": 1}')], "expected a plan"),
-        ([(names.PLAN, None)], "one of every and cron"),
-    ],
-)
-def test_a_plan_that_cannot_be_meant_is_rejected(
-    spark,  # noqa: F811
-    redis_url,
-    space,
-    headers,
-    detail,
-):
-    record = schedule(*headers, TARGET, ("h", b"1"))
+REFUSED = [
+    ([(names.EVERY, b"40000d")], "expected a first time within 3660 days, got 2"),
+    ([EVERY, (names.START, b"2300-01-01T00:00:00Z")], "within 3660 days, got 2300-01-01"),
+    ([EVERY, (names.COUNT, b"9" * 30)], "count: expected 1 to "),
+    ([(names.CRON, b"0 0 30 2 *")], "day of month"),
+    ([(names.EVERY, b"soon")], "sendlater-every: expected a duration"),
+    ([(names.EVERY, None)], "sendlater-every: expected a duration"),
+    ([EVERY, SOON], "without sendlater-due-ms"),
+    ([EVERY, (names.SPREAD, b"1h")], "without sendlater-spread"),
+    ([EVERY, (names.EXPIRES, b"2030-01-01T00:00:00Z")], "without sendlater-expires"),
+    ([EVERY, (names.CRON, b"0 9 * * *")], "one of every and cron"),
+    ([(names.CRON, b"0 0 9 * * *")], "five fields"),
+    ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"Nowhere")], "zone"),
+    ([(names.CRON, b"0 9 * * *"), (names.ZONE, b"")], "zone"),
+    ([(names.PLAN, b"\xff")], "expected a plan"),
+    ([(names.PLAN, b'{"every_ms": 1, "planned_ms": 1}')], "expected a plan"),
+    ([(names.PLAN, None)], "one of every and cron"),
+]
+"""Headers, and what is told of them."""
+
+
+def test_plans_that_cannot_be_meant_are_rejected(spark, redis_url, space):  # noqa: F811
+    records = [
+        schedule(*headers, TARGET, ("h", b"1"), key=b"%d" % n)
+        for n, (headers, _) in enumerate(REFUSED)
+    ]
     good = schedule(EVERY, TARGET, key=b"good")
-    pending = parked(spark, redis_url, space, [record, good])
-    found = {one.id: one for one in pending.list(count_max=9)}
-    rejected = found.pop(b"schedules-1-0")
-    assert list(found) == [b"good"]
-    assert (rejected.record.topic, rejected.record.key) == ("rejected", b"id")
-    assert rejected.record.headers[: len(record.headers)] == record.headers
-    told = dict(rejected.record.headers)
-    assert told[names.REJECTED] == (b"too-far" if "3660 days" in detail else b"bad-plan")
-    assert detail in told[names.REJECTED_DETAIL].decode()
-    assert told[names.ORIGIN] == b"schedules/1/0"
-    assert pending.counts()["rejected"] == 1
+    pending = parked(spark, redis_url, space, [*records, good])
+    found = {one.id: one for one in pending.list(count_max=len(records) + 1)}
+    assert pending.counts()["rejected"] == len(records)
+    assert found.keys() == {b"schedules-1-%d" % n for n in range(len(records))} | {b"good"}
+    for n, (record, (headers, detail)) in enumerate(zip(records, REFUSED, strict=True)):
+        rejected = found[b"schedules-1-%d" % n].record
+        told = dict(rejected.headers)
+        assert detail in told[names.REJECTED_DETAIL].decode(), headers
+        assert told[names.REJECTED] == (b"too-far" if "3660 days" in detail else b"bad-plan")
+        assert (rejected.topic, rejected.key) == ("rejected", record.key)
+        assert rejected.headers[: len(record.headers)] == record.headers
+        assert told[names.ORIGIN] == b"schedules/1/%d" % n
 
 
 def test_an_id_that_leaves_no_room_is_rejected(spark, redis_url, space):  # noqa: F811
@@ -152,13 +150,14 @@ def test_an_id_that_leaves_no_room_is_rejected(spark, redis_url, space):  # noqa
     assert "at most 495 bytes" in told[names.REJECTED_DETAIL].decode()
 
 
-@pytest.mark.parametrize(
-    "due", [b"", b"-1", b"9" * 30, b"%d" % (DUE_MS_MAX + 1), "²".encode(), None]
-)
-def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(due, spark, redis_url, space):  # noqa: F811
-    plan = make_plan(now_ms=READ_MS, every_ms=HOUR)
-    record = schedule((names.PLAN, plan.text.encode()), (names.DUE_MS, due), TARGET)
-    assert only(parked(spark, redis_url, space, [record])).due_ms == READ_MS + HOUR
+def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(spark, redis_url, space):  # noqa: F811
+    plan = (names.PLAN, make_plan(now_ms=READ_MS, every_ms=HOUR).text.encode())
+    given = [b"", b"-1", b"9" * 30, b"%d" % (DUE_MS_MAX + 1), "²".encode(), None]
+    records = [
+        schedule(plan, (names.DUE_MS, due), TARGET, key=b"%d" % n) for n, due in enumerate(given)
+    ]
+    found = parked(spark, redis_url, space, records).list(count_max=9)
+    assert [one.due_ms for one in found] == [READ_MS + HOUR] * len(given)
 
 
 def test_the_intervals_of_a_copy_count_from_the_time_of_its_original(spark, redis_url, space):  # noqa: F811

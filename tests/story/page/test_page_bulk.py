@@ -82,16 +82,20 @@ def test_a_filter_that_is_typed_but_not_entered_changes_nothing(page, installati
 def test_what_has_replaced_a_selected_one_stays(page, installation):
     """Whoever selected it has not seen what it is now."""
     installation.send("renewed-a", "renewed-b")
+    with installation.scheduler() as s:
+        for name in ("renewed-c", "renewed-d"):
+            s.send_later("emails", "m", id=name, every="3h")
     page.goto("/?id_prefix=renewed-")
     page.get_by_role("checkbox", name="select all shown").check()
-    expect(page.locator("#bulk-what")).to_have_text("2 selected")
-    installation.send("renewed-b", delay_s=9_000)
+    expect(page.locator("#bulk-what")).to_have_text("4 selected")
+    installation.send("renewed-b", "renewed-c", delay_s=9_000)
+    assert page.request.patch("/v1/schedules/renewed-d", data={"delay": "2h"}).ok
     page.get_by_role("button", name="Cancel all").click()
     say_yes(page)
-    told(page, "1 of 2 changed. 1 had been changed since they were selected.")
-    assert installation.pending.get(b"renewed-a") is None
-    assert installation.pending.get(b"renewed-b") is not None
-    expect(page.locator("#schedules tbody tr")).to_have_count(1)
+    told(page, "2 of 4 changed. 2 had been changed since they were selected.")
+    left = [name for name in "abcd" if installation.pending.get(b"renewed-" + name.encode())]
+    assert left == ["b", "c"], "what recurs is another version each time, and the same"
+    expect(page.locator("#schedules tbody tr")).to_have_count(2)
 
 
 def test_a_change_that_meets_more_than_was_told_asks_again(page, installation):

@@ -114,6 +114,24 @@ def test_what_has_replaced_it_since_it_was_shown_stays(browser, alone):
         told(page, "Cancel: cancelled.")
 
 
+def test_what_recurs_is_meant_as_a_whole_but_not_what_has_replaced_it(browser, alone):
+    with alone.scheduler() as s:
+        s.send_later("emails", "m", id="again", every="1h")
+    with opened(browser, alone) as page:
+        page.goto("/schedule?id=again")
+        for button in ("Cancel", "Deliver now", "Pause", "Trigger"):
+            page.get_by_role("button", name=button).click()
+            with alone.scheduler() as s:
+                s.send_later("emails", "m", id="again", every=f"{len(button)}h")
+            say_yes(page)
+            told(page, "the schedule has changed since")
+            expect(page.locator("#plan")).to_contain_text(f"every {len(button)} h")
+        page.get_by_role("button", name="Cancel").click()
+        assert page.request.patch("/v1/schedules/again", data={"delay": "50m"}).ok
+        say_yes(page)
+        told(page, "Cancel: cancelled.")
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_an_id_that_no_path_can_carry_is_seen_and_cancelled(browser, alone, name):
     alone.send(name)

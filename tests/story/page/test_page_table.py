@@ -113,6 +113,7 @@ def test_escape_brings_back_what_the_field_stands_for(page):
         ("id:inv*", {"id_prefix": "inv"}),
         ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
         ('id:"a\\u202eb\\u2423 "', {"id_prefix": "a\u202eb␣ "}),
+        ('id:"a b\\\\n"', {"id_prefix": "a b\\n"}),
         ('topic:t tag:"\\u00a0" caller:a\\u202eb', None),
         ("id:dead:1*", {"id_prefix": "dead:1"}),
         ("topic:emails caller:shop state:claimed", None),

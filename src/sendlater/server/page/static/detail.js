@@ -1,5 +1,5 @@
 // One schedule: its life as a timeline, its payload and versions, and the actions on it.
-import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, onBack, onStats, put, query, say, span, state, time, undone, visible, visibleLines, when } from "./shared.js";
+import { $, ask, body, can, confirmed, count, el, given, guard, inWords, iso, onBack, onStats, put, query, say, span, state, stillIt, time, undone, visible, visibleLines, when } from "./shared.js";
 import { bytesOf, difference, showPayload } from "./payload.js";
 
 const id = given("id");
@@ -173,30 +173,35 @@ function deed(label, words, work, { action = "", kind = "" } = {}) {
   }) }, label);
 }
 const DONE = new Set(["cancelled", "moved", "paused", "resumed", "ended", "triggered"]);
-function offerRecurring(plan) {
-  const act = (verb) => () => ask("POST", path(`:${verb}`));
+// Only what was shown is changed, not what has replaced it since.
+const asShown = async (one) => ({ "If-Match": `"${(await stillIt(one, path()) ?? one).version}"` });
+function offerRecurring(one) {
+  const act = (verb) => async () => {
+    const now = await stillIt(one, path());
+    if (!now) throw new Error("the schedule has changed since");
+    return ask("POST", path(`:${verb}`), undefined, verb === "trigger" ? {} : { "If-Match": `"${now.version}"` });
+  };
   $("#actions").append(
-    plan.paused
+    one.plan.paused
       ? deed("Resume", "It goes on with its first planned time from now on.", act("resume"))
       : deed("Pause", "Nothing of it is delivered until it is resumed.", act("pause")),
     deed("Trigger", "One more is delivered at once; the plan stays as it is.", act("trigger")));
 }
 function newTime(text) {
+  if (/^\d{4}-/.test(text) && !/(z|[+-]\d\d:?\d\d)$/i.test(text)) throw new Error(`Expected a time with its zone, such as 2026-12-01T08:00:00Z, got ${text}`);
   if (!NEW_TIME.test(text)) throw new Error(`Expected when: +1h, or 2026-12-01T08:00:00Z; got ${text || "nothing"}`);
   if (Date.parse(text) <= Date.now()) return `${text} is past: it will be delivered at once. This cannot be undone.`;
   return `It will be due ${text.startsWith("+") ? `${text.slice(1)} from now` : `at ${text}`}. This can be undone.`;
 }
 function offerActions(one) {
-  if (one.plan) offerRecurring(one.plan);
-  // Not what has replaced it since it was shown. What recurs is another version each time, and is meant as a whole.
-  const shown = one.plan ? {} : { "If-Match": `"${one.version}"` };
-  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", () => ask("DELETE", path(), undefined, shown), { action: "cancel", kind: "danger" });
+  if (one.plan) offerRecurring(one);
+  const cancel = deed("Cancel", "It will not be delivered. This can be undone.", async () => ask("DELETE", path(), undefined, await asShown(one)), { action: "cancel", kind: "danger" });
   if (one.plan?.paused) return void $("#actions").append(cancel);
   const to = el("input", { value: "+1h", size: 20, "aria-label": "new time: +1h or 2026-12-01T08:00:00Z" });
   $("#actions").append(
     cancel,
-    deed("Deliver now", "It will be delivered at once. This cannot be undone.", () => ask("POST", path(":deliver-now"), undefined, shown)),
-    deed("Move to", () => newTime(to.value.trim()), () => ask("PATCH", path(), { due_at: to.value }, shown), { action: "reschedule" }), to);
+    deed("Deliver now", "It will be delivered at once. This cannot be undone.", async () => ask("POST", path(":deliver-now"), undefined, await asShown(one))),
+    deed("Move to", () => newTime(to.value.trim()), async () => ask("PATCH", path(), { due_at: to.value }, await asShown(one)), { action: "reschedule" }), to);
 }
 
 let stands = null, shown = 0;

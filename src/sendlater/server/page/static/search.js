@@ -23,7 +23,7 @@ export function read(text) {
   return found;
 }
 // In quotes a text is as it is shown elsewhere: hidden characters as numbers, spaces at its ends as signs.
-const unquoted = (text) => text.replace(/^␣+|␣+$/g, (some) => " ".repeat(some.length)).replace(/\\(?:u([0-9a-f]{4})|(.))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one));
+const unquoted = (text) => text.replace(/^␣+|␣+$/g, (some) => " ".repeat(some.length)).replace(/\\(?:u([0-9a-f]{4})|(["\\]))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one));
 const quote = (text) => `"${hiddenTold(text.replace(/["\\]/g, "\\$&").replaceAll("␣", "\\u2423"))}"`;
 const isPlain = (text) => !/[\s"␣]/.test(text) && text === hiddenTold(text);
 function once(found, name, value, key) {

@@ -1,5 +1,5 @@
 // What is selected, by hand or by a filter, and what can be done with all of it.
-import { $, ask, can, confirmed, count, el, guard, onKey, put, say, undone } from "./shared.js";
+import { $, ask, can, confirmed, count, el, guard, onKey, put, say, stillIt, undone } from "./shared.js";
 import { filter, isTyped, look, mark, selected, showPage, toRow } from "./table.js";
 import { write } from "./search.js";
 import { countSpan, drawTimeline, readAddress } from "./timeline.js";
@@ -11,8 +11,7 @@ const by = el("input", { id: "by", value: "1h", size: 5, "aria-label": "how long
 
 function wanted() {
   if (selected.size > IDS_MAX) throw new Error(`Select at most ${count(IDS_MAX)} by hand; a filter can select more.`);
-  // Not what has replaced it since it was shown. What recurs is another version each time, and is meant as a whole.
-  if (selected.size) return { ids: [...selected.keys()], versions: [...selected.values()].map((one) => (one.plan ? "" : one.version)) };
+  if (selected.size) return { ids: [...selected.keys()] };
   if (isTyped()) throw new Error("What is typed in the filter is not what is shown: press enter there, or escape, first.");
   return filtered();
 }
@@ -51,11 +50,13 @@ function deed(id, label, title, path, more, what, kind = "") {
   const work = guard(async () => {
     const stood = document.activeElement?.closest("#schedules tbody tr");
     // What is told is what is sent, whatever is selected or entered meanwhile.
-    const chosen = { ...wanted(), ...more() }, length = how(), named = selected.size ? words() : write(filtered());
+    const chosen = { ...wanted(), ...more() }, rows = [...selected.values()], length = how(), named = selected.size ? words() : write(filtered());
     if (!(await agreed(path, chosen, (n) => [`${title(n, length)}?`, [what(n, length), `Chosen: ${named}. It goes into the audit trail.`]], kind))) return;
+    // Not what has replaced one since it was selected.
+    if (chosen.ids) chosen.versions = await Promise.all(rows.map(async (one) => (await stillIt(one) ?? one).version));
     const done = await ask("POST", path, chosen);
     const back = done.changed && id !== "now" ? async () => { await undone(done.audit_id); await again(); toRow(); } : null;
-    const others = done.answers.changed ? ` ${count(done.answers.changed)} had been changed since they were selected.` : "";
+    const others = Object.entries(UNCHANGED).filter(([name]) => done.answers[name]).map(([name, why]) => ` ${count(done.answers[name])} ${why}.`).join("");
     say(`${label}: ${count(done.changed)} of ${count(done.matched)} changed.${others}`, { undo: back, bad: !done.changed && others !== "" });
     for (const id of chosen.ids ?? []) selected.delete(id);
     await again();
@@ -63,6 +64,7 @@ function deed(id, label, title, path, more, what, kind = "") {
   });
   return el("button", { type: "button", id: `all-${id}`, class: kind, onclick: work }, label);
 }
+const UNCHANGED = { changed: "had been changed since they were selected", paused: "paused", delivering: "being delivered already", unknown: "not there any more" };
 const again = () => Promise.all([showPage(), drawTimeline()]);
 
 // Shown while something is selected; never covers what has the focus, as the page ends below it.

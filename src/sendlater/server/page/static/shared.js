@@ -149,6 +149,13 @@ export function inWords(plan) {
   if (!plan.cron) return `every ${exactly(plan.every_ms)}${jitter}`;
   return `${cronInWords(plan.cron)} (${plan.cron}), ${plan.zone ?? "UTC"}${jitter}`;
 }
+// What one has shown as it is now, or null if it has been replaced. What recurs is another version each time.
+const whole = ({ topic, key, value, headers, tags, plan: { cron, zone, every_ms, jitter_ms, end_ms, missed } = {} }) => JSON.stringify([topic, key, value, headers, tags, cron, zone, every_ms, jitter_ms, end_ms, missed]);
+export async function stillIt(one, path = `/v1/schedules/?id=${encodeURIComponent(one.id)}`) {
+  if (!one.plan) return one;
+  const now = await ask("GET", path).catch(() => null);
+  return now?.plan && whole(now) === whole(one) ? now : null;
+}
 export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });
 
 // --- theme, times ---

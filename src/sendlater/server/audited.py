@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 RESTORED = "restored"
 CHANGES = (Answer.CANCELLED.value, Answer.MOVED.value, RESTORED, REDRIVEN)
 """Answers that count as a change in the audit trail."""
-LASTING = ("deliver-now", "pause", "resume", "trigger")
+LASTING = ("deliver-now", "pause", "resume", "trigger", "redrive", "undo")
 """Actions that cannot be undone."""
 
 _log = structlog.get_logger()
@@ -63,13 +63,6 @@ class Audited:
                 self._trail.complete(begun, ended)
             except Unavailable as error:  # what was changed stays changed: answer that
                 _log.warning("an audit entry stays open", id=entry.id, cause=str(error))
-
-    @contextmanager
-    def lasting(self, who: str, action: str, what: Any) -> Iterator[Counter[str]]:
-        """The same for an action that cannot be undone."""
-        entry = replace(self.entry(who, action, what), undo_until_ms=0)
-        with self.recorded(entry) as answers:
-            yield answers
 
     def keep(self, entry: Entry, undos: list[Undo], *, instead: bool = False) -> None:
         """Store how to undo some changes of an entry; `instead` of what was stored last."""

@@ -18,6 +18,9 @@ from sendlater.store import Answer, Filter, Move
 from sendlater.store.audit import Entry, Undo
 from sendlater.store.codec import pack
 
+RELATIVE = ("shift", "spread")
+"""Actions whose new due times depend on those of the schedules."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -70,7 +73,7 @@ class Bulk:
         look = self._operations.catch_up()
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
-            self._check_due(plan, self._ends(wanted))
+            self._check_due(plan, self._ends(wanted) if plan.action in RELATIVE else [])
             return self._result(self._count(wanted), Counter(), dry_run=True, audit_id=None)
         found, others = self._find(wanted)
         matched = len(found) + others.total()
@@ -151,10 +154,8 @@ class Bulk:
         """The first schedule that a filter selects, and the last that is not paused."""
         last_ms = min(wanted.to_ms or DUE_MS_MAX, PAUSED_MS - 1)
         page = self._operations.admin.page
-        first, last = (
-            page(wanted, count_max=1),
-            page(replace(wanted, to_ms=last_ms), count_max=1, backwards=True),
-        )
+        first = page(wanted, count_max=1)
+        last = page(replace(wanted, to_ms=last_ms), count_max=1, backwards=True)
         return first.schedules + last.schedules
 
     def _bounded(self, count: int) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from sendlater.clock import Clock
@@ -30,7 +29,7 @@ class Undoing:
                 404, "nothing to undo: it cannot be undone, has expired, or is undone already"
             )
         matched = 0
-        entry = replace(self._audited.entry(who, "undo", {"of": entry_id}), undo_until_ms=0)
+        entry = self._audited.entry(who, "undo", {"of": entry_id})
         with self._audited.recorded(entry) as answers:
             for chunk in self._audited.take(entry_id):
                 matched += len(chunk)

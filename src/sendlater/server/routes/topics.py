@@ -139,7 +139,7 @@ async def redrive_records(request: Request) -> Response:
 
     def work() -> dict[str, Any]:
         what = {"topic": given.topic, "places": given.places[:5]}
-        with at.audited.lasting(who.name, "redrive", what) as answers:
+        with at.audited.recorded(at.audited.entry(who.name, "redrive", what)) as answers:
             return redrive(
                 at.operations,
                 at.records,

@@ -58,9 +58,9 @@ export function write(filter) {
 
 // --- suggestions ---
 const field = $("#search"), list = $("#suggestions");
-let sources = {}, at = -1;
+let sources = { due: () => DUE, state: () => ["pending", "claimed"] }, at = -1;
 // What may follow `id:`, `topic:`, `tag:` and `caller:`: functions that answer lists.
-export const suggestFrom = (given) => { sources = given; };
+export const suggestFrom = (given) => { sources = { ...sources, ...given }; };
 function word() {
   const before = field.value.slice(0, field.selectionStart);
   return before.slice(before.lastIndexOf(" ") + 1);
@@ -69,8 +69,7 @@ function offers() {
   const typed = word();
   const [key, value] = typed.includes(":") ? typed.split(/:(.*)/s) : [null, typed];
   if (key === null) return Object.entries(KEYS).filter(([name]) => name.startsWith(value)).map(([name, told]) => [`${name}:`, told]);
-  const known = { due: DUE, state: ["pending", "claimed"], ...sources }[key] ?? [], all = typeof known === "function" ? known() : known;
-  return all.filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${isPlain(one) ? one : quote(one)}`, ""]);
+  return (sources[key]?.() ?? []).filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${isPlain(one) ? one : quote(one)}`, ""]);
 }
 function shut() {
   list.hidden = true;

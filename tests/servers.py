@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 import pytest
 
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.redis_server import RedisServer, find_redis
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 POLL_S = 0.01
@@ -82,18 +79,6 @@ def redis_first_on_path(program: str, directory: Path) -> Iterator[None]:
         # It would be passed over in silence where it cannot be run, or is too old.
         assert find_redis().path == link, f"{program} is no Redis or Valkey that can be used"
         yield
-
-
-def end_spark(session: "SparkSession") -> None:
-    """Stop a session and its JVM: the process' next session would start in it, without its jars."""
-    from pyspark import SparkContext
-
-    session.stop()
-    gateway = SparkContext._gateway
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(STOP_TIMEOUT_S)
 
 
 @contextmanager

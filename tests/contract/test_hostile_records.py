@@ -22,7 +22,7 @@ from sendlater.dialects.deliver import leaving
 from sendlater.model import Record
 from sendlater.server.app import make_app
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
-from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.journal.fill_tasks import FillTask
 from sendlater.spark.journal.standing import standing
 from sendlater.spark.plans import RECURS

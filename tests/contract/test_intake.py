@@ -21,10 +21,11 @@ from sendlater.clock import FixedClock
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.model import Record
-from sendlater.spark.intake import inbox_source
+from sendlater.spark.intake import inbox_task
 from sendlater.spark.intake.inbox_rows import NOTHING, PASS_BYTES, SCHEMA, chunk
-from sendlater.spark.intake.inbox_source import InboxShare, InboxTask
-from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.intake.inbox_task import InboxTask
+from sendlater.spark.intake.park_task import ParkTask
+from sendlater.spark.intake.share import InboxShare
 from sendlater.store import Pending
 from sendlater.topics import Topics
 
@@ -124,7 +125,7 @@ class Pipeline:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_source.time, "sleep", lambda _: None)
+    monkeypatch.setattr(inbox_task.time, "sleep", lambda _: None)
 
 
 def test_every_shard_learns_how_far_a_partition_is_read(pending: Pending) -> None:
@@ -184,11 +185,11 @@ def test_what_the_store_has_lost_is_noticed_although_nothing_more_comes(pending:
     pending.fence()
     line = Pipeline(pending, schedule(("in", 0), 4), None, None)
     line.step(), line.step()
-    line.clock.advance(inbox_source.CHECK_MS)
+    line.clock.advance(inbox_task.CHECK_MS)
     line.reader.reads += [schedule(("in", 1), 0)]
     line.step()
     pending.shards[1].client.hdel(pending.shards[1].keys["seen"], "in/0")
-    line.clock.advance(inbox_source.CHECK_MS)
+    line.clock.advance(inbox_task.CHECK_MS)
     with pytest.raises(StoreWentBack, match="in"):
         line.step()
 
@@ -198,12 +199,12 @@ def test_what_never_arrives_in_the_store_is_noticed(pending: Pending) -> None:
     line = Pipeline(pending, schedule(("in", 0), 4))
     line.step()
     line.step(parked=False)
-    checks = inbox_source.UNPARKED_MS_MAX // inbox_source.CHECK_MS
+    checks = inbox_task.UNPARKED_MS_MAX // inbox_task.CHECK_MS
     for at in range(checks):
-        line.clock.advance(inbox_source.CHECK_MS)
+        line.clock.advance(inbox_task.CHECK_MS)
         line.reader.reads += [schedule(("in", 1), at, b"%d" % at)]
         line.step(parked=False)
-    line.clock.advance(inbox_source.CHECK_MS)
+    line.clock.advance(inbox_task.CHECK_MS)
     with pytest.raises(StoreWentBack, match="expected"):
         line.step()
 
@@ -214,7 +215,7 @@ def test_new_partitions_are_read_while_it_runs(pending: Pending) -> None:
     line.step()
     line.reader.known = [("in", 0), ("in", 1), ("in", 2)]
     line.reader.reads = [schedule(("in", 2), 0)]
-    line.clock.advance(inbox_source.METADATA_MS_MAX)
+    line.clock.advance(inbox_task.METADATA_MS_MAX)
     line.step(), line.step()
     assert line.reader.begun[("in", 2)] == 0
     assert pending.positions()["in/2"] == 1
@@ -229,7 +230,7 @@ def test_an_outage_of_the_broker_ends_nothing(pending: Pending) -> None:
         raise BrokerUnavailable("away")
 
     line.reader.places = away  # type: ignore[method-assign]
-    line.clock.advance(inbox_source.METADATA_MS_MAX)
+    line.clock.advance(inbox_task.METADATA_MS_MAX)
     line.step()
     assert pending.positions()["in/0"] == 1
 

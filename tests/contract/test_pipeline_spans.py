@@ -11,7 +11,7 @@ from sendlater.clock import FixedClock
 from sendlater.spark import spans
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
-from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.spans import Spans, spans_of
 from sendlater.store import Pending
 

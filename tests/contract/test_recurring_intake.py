@@ -14,7 +14,7 @@ from sendlater.dialects.recurrence import make_plan, read_text
 from sendlater.errors import NotSupported
 from sendlater.model import DUE_MS_MAX, Record, Schedule
 from sendlater.operations.acceptance import inbox_record
-from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.intake.park_task import ParkTask
 from sendlater.store import Pending
 
 HOUR = 3_600_000

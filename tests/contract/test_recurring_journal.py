@@ -17,7 +17,7 @@ from sendlater.model import PAUSED_MS, Expiry, Origin, Reason, Record, Schedule
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.recurring import advanced, as_sent
 from sendlater.spark.delivery.refusal import rejected_schedule
-from sendlater.spark.intake.park_sink import ParkTask
+from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.journal.fill_tasks import FillTask
 from sendlater.spark.journal.standing import standing
 from sendlater.store import Batch, Pending

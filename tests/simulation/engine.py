@@ -46,14 +46,15 @@ from sendlater.spark.delivery import arrived, claim_task, due_source, failed_bat
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
 from sendlater.spark.delivery.recurring import as_sent
-from sendlater.spark.intake import inbox_rows, inbox_source, watermark
+from sendlater.spark.intake import inbox_rows, inbox_task, park_task, watermark
 from sendlater.spark.intake import park_sink as sink
+from sendlater.spark.intake.share import InboxShare
 from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.fill_tasks import Planned
 from sendlater.spark.journal.torn import Mark
-from sendlater.store import admin, conditional, lease, shard
+from sendlater.store import admin, conditional, connection, lease, shard
 from sendlater.store import pending as store
 
 ATTEMPTS_MAX = 4
@@ -169,20 +170,18 @@ class Simulation:
 
     def _intake(self, options: dict[str, str], query: "Query") -> None:
         tasks = self.settings.intake_slots
-        shares = [inbox_source.InboxShare(number, tasks) for number in range(tasks)]
+        shares = [InboxShare(number, tasks) for number in range(tasks)]
         query.run([partial(self._take_in, options, share) for share in shares])
 
-    def _take_in(self, options: dict[str, str], share: inbox_source.InboxShare) -> Any:
+    def _take_in(self, options: dict[str, str], share: InboxShare) -> Any:
         """One attempt: source, decoding and sink, with what is on its way between them."""
         settings = self.settings
         stands = store.Pending((self.world.client,), space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
-        task = inbox_source.InboxTask(reader, stands, share, clock.SystemClock())
+        task = inbox_task.InboxTask(reader, stands, share, clock.SystemClock())
         return sink.ParkWriter(options).write(self._through_spark(task, options))
 
-    def _through_spark(
-        self, task: inbox_source.InboxTask, options: dict[str, str]
-    ) -> Iterator[Any]:
+    def _through_spark(self, task: inbox_task.InboxTask, options: dict[str, str]) -> Iterator[Any]:
         world, size = self.world, ROWS_PER_ARROW_BATCH
         parts: list[Any] = [task.chunks()]
         if options["heir"]:
@@ -504,7 +503,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         claim_task,
         arrived,
         recovery,
-        inbox_source,
+        inbox_task,
         filling,
     )
     threaded = (queries, service, takeover, heir, lease, watermark, targets, horizon, workers)
@@ -518,14 +517,14 @@ def in_place(simulation: Simulation) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         *((module, "time", world.time()) for module in timed),
         *((module, "threading", world.threading()) for module in threaded),
-        *((module, "connect", client) for module in (store, lease, due_source, sink, fill_tasks)),
+        *((module, "connect", client) for module in (store, lease, connection, fill_tasks)),
         *((m, "StreamingQuery", Query) for m in (queries, workers, draining)),
         *((module, "plan", simulation.plan) for module in (filling, horizon)),
         (filling, "TaskProgress", progress),
         *((filling, name, getattr(simulation, name)) for name in ("records", "marks", "torn")),
         (shard, "Wake", Wake),
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
-        (sink, "PARK_COUNT_MAX", PARK_ROWS),
+        (park_task, "PARK_COUNT_MAX", PARK_ROWS),
         (targets, "TICK_S", 0.5),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),

@@ -24,7 +24,7 @@ from world import substituted
 
 from sendlater.service import service
 from sendlater.spark.delivery import arrived, expired
-from sendlater.spark.intake import park_sink as sink
+from sendlater.spark.intake import park_task
 from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import scripts, shard
 
@@ -276,7 +276,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         Focus(faults=("kill", "task-dies")),
         (
             python(
-                sink.ParkTask._write,
+                park_task.ParkTask._write,
                 "self.shards[number].park(\n        rows,\n",
                 "self.shards[number].park([], owner=str(self.owner), ends=ends, journal=journal)\n"
                 "    ends = [(source, end, end) for source, _, end in ends]\n"

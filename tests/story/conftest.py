@@ -1,12 +1,11 @@
 """Spark with Kafka's connector, for tests of what runs inside a service."""
 
 import pytest
-from servers import end_spark
 
 from sendlater.config import Settings
 from sendlater.local.jars import jars
 from sendlater.local.java import find_java
-from sendlater.spark.session import start_session
+from sendlater.spark.session import end_session, start_session
 
 
 @pytest.fixture(scope="module")
@@ -17,4 +16,4 @@ def spark_on_kafka(kafka):
     java_home = find_java(settings.cache_dir).home
     session = start_session(settings, java_home=java_home, jars=found)
     yield session
-    end_spark(session)
+    end_session(session)

@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Producer
 from ledger import create_topics
-from servers import end_spark
 
 from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Found, Place, Progress
@@ -20,7 +19,7 @@ from sendlater.spark.buckets.counts import group_of
 from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.buckets.passes import Intake, Moves
 from sendlater.spark.buckets.topics import require_topics
-from sendlater.spark.session import start_session
+from sendlater.spark.session import end_session, start_session
 
 pytestmark = pytest.mark.story
 
@@ -91,7 +90,7 @@ def spark(settings):
     java_home = find_java(settings.cache_dir).home
     session = start_session(settings, java_home=java_home, jars=found)
     yield session
-    end_spark(session)
+    end_session(session)
 
 
 def test_a_message_for_in_ten_years_goes_down_bucket_by_bucket(settings, spark):

@@ -12,9 +12,10 @@ from ledger import Reader, create_topics
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from servers import end_spark, wait_until
+from servers import wait_until
 
 from sendlater import Cancelled, Scheduler
+from sendlater.spark.session import end_session
 
 pytestmark = pytest.mark.story
 
@@ -34,7 +35,7 @@ def spark():
         .getOrCreate()
     )
     yield session
-    end_spark(session)
+    end_session(session)
 
 
 @pytest.fixture

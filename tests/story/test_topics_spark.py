@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from servers import end_spark, wait_until
+from servers import wait_until
 
 from sendlater.model import Record
+from sendlater.spark.session import end_session
 from sendlater.topics import TopicRecord, Topics
 
 pytestmark = pytest.mark.story
@@ -34,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
         .getOrCreate()
     )
     yield session
-    end_spark(session)
+    end_session(session)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from sendlater.cli import (  # noqa: F401  (they add their commands)
     config,
     doctor,
     local,
+    prepare,
     promote,
     rebuild,
     recurring,

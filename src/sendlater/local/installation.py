@@ -23,17 +23,21 @@ class Installation:
     def prepare(cls, settings: Settings) -> Self:
         """Find or download everything. Raises MissingTool or StoreUnavailable, which say what to
         do."""
-        java = find_java(settings.cache_dir)
-        connector = []
-        if settings.on_kafka:
-            connector = jars(
-                "connector", cache_dir=settings.cache_dir, mirror=settings.maven_mirror
-            )
+        java_home, connector = cls.tools(settings)
         url, redis = settings.redis.get_secret_value(), None
         if not url and settings.pending == "redis":
             redis = RedisServer(settings.data_dir).start()
             url = redis.url
-        return cls(redis_url=url, java_home=java.home, jars=connector, _redis=redis)
+        return cls(redis_url=url, java_home=java_home, jars=connector, _redis=redis)
+
+    @staticmethod
+    def tools(settings: Settings) -> tuple[Path, list[Path]]:
+        """The home of Java, and the connector's jars if Kafka is used. Raises MissingTool."""
+        java = find_java(settings.cache_dir)
+        if not settings.on_kafka:
+            return java.home, []
+        mirror = settings.maven_mirror
+        return java.home, jars("connector", cache_dir=settings.cache_dir, mirror=mirror)
 
     def close(self) -> None:
         """Stop the Redis started here, if any; its data stays."""

@@ -15,9 +15,13 @@ from pyspark.sql import SparkSession
 
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
+from sendlater.spark.class_archive import ClassArchive
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+CLASS_PATH = "spark.driver.extraClassPath"
+END_TIMEOUT_S = 120.0
+"""Longest wait for the end of a JVM, which may write an archive of its classes first."""
 STREAMING = {
     # Buffer in bytes between a Python source and the JVM: the smallest is the fastest.
     "spark.buffer.size": "64",
@@ -94,15 +98,39 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     if not settings.spark_master:
         conf.set("spark.python.daemon.module", WORKERS)
     logging = resources.files(__package__) / "log4j2.properties"
-    java = f"-Dlog4j2.configurationFile=file:{logging} {settings.spark.get(JAVA_OPTIONS, '')}"
-    config = STREAMING | SPARK_SETTINGS | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
-    conf.setAll(list((config | settings.spark | OURS | {JAVA_OPTIONS: java}).items()))
+    java = [f"-Dlog4j2.configurationFile=file:{logging}", settings.spark.get(JAVA_OPTIONS, "")]
+    if not settings.spark_master:
+        java.append(ClassArchive(settings.cache_dir, java_home=java_home, jars=jars).options())
+    ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}
+    conf.setAll(list((STREAMING | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
         # Linux divides the cores between process sessions first: with its own session, Spark leaves
         # other programs their share, however many threads it runs (docs/adr/0009).
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _with(jars: Sequence[Path], settings: Settings) -> dict[str, str]:
+    """Settings that give Spark the `jars`. A local Spark has them on its class path: it neither
+    copies them nor fetches them from itself."""
+    if not jars:
+        return {}
+    paths, theirs = [str(one) for one in jars], settings.spark
+    if settings.spark_master:
+        return {"spark.jars": theirs.get("spark.jars") or ",".join(paths)}
+    return {CLASS_PATH: os.pathsep.join(filter(None, [*paths, theirs.get(CLASS_PATH, "")]))}
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop a session and its JVM: the process' next session would start in it, with its options."""
+    spark.stop()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(END_TIMEOUT_S)
 
 
 def require_jvm(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """Warms up the JVM before it is needed: a JVM that has just started is many times slower."""
 
 import json
+from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
@@ -46,15 +47,20 @@ def warm_up_producer(spark: SparkSession, settings: Settings) -> None:
     """Make the driver's JVM load Kafka's producer, which is more than half of what the first
     delivery waits for. Sends nothing. The executors of a cluster have JVMs of their own."""
     try:
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        options = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
-        for name, value in (producer_options(settings) | options).items():
-            options[name.removeprefix("kafka.")] = value
-        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(options)
+        producer = new_producer(spark, settings)
         try:
             producer.partitionsFor(settings.rejected_topic)
         finally:
             producer.close()
     except Exception as error:
         _log.warning("warming up failed; the first delivery is later", cause=str(error)[:500])
+
+
+def new_producer(spark: SparkSession, settings: Settings) -> Any:
+    """Kafka's producer, as Java's object, with the options that deliveries use."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    options = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
+    for name, value in producer_options(settings).items():
+        options[name.removeprefix("kafka.")] = value
+    return jvm.org.apache.kafka.clients.producer.KafkaProducer(options)

@@ -15,11 +15,13 @@ import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
 import sendlater.spark.arrow_rows
+import sendlater.spark.delivery.claim_task
 import sendlater.spark.delivery.due_source
 import sendlater.spark.delivery.refusal
+import sendlater.spark.delivery.warm_rows
 import sendlater.spark.intake.inbox_rows
-import sendlater.spark.intake.inbox_source
-import sendlater.spark.intake.park_sink  # noqa: F401
+import sendlater.spark.intake.inbox_task
+import sendlater.spark.intake.park_task  # noqa: F401
 
 _work = daemon.worker
 

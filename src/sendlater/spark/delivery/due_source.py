@@ -11,13 +11,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
 from sendlater.limits import LANES_MAX
-from sendlater.store import Batch, Pending, Shard
-from sendlater.store.connection import connect
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import (
     LEAD_MS,
     WARM_UP_BATCHES,
@@ -26,7 +19,14 @@ from sendlater.spark.delivery.lane import (
     ShardSlice,
     batch_end_ms,
 )
-from sendlater.spark.delivery.warm_rows import warm_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sendlater.store import Pending
+
+# What only tasks, or only the store needs is imported there: Spark starts a process for each step
+# of planning.
 
 
 class DueReader(DataSourceStreamReader):
@@ -36,7 +36,10 @@ class DueReader(DataSourceStreamReader):
         self.lane = lane
         self._clock = clock or SystemClock()
 
-    def _pending(self) -> Pending:
+    def _pending(self) -> "Pending":
+        from sendlater.store import Pending
+        from sendlater.store.connection import connect
+
         lane = self.lane
         return Pending(connect(lane.redis_url), space=lane.space, shards=lane.shards)
 
@@ -81,12 +84,19 @@ class DueReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch, so the broker has every row: settle it."""
+        from sendlater.store import Batch
+
         lane = self.lane
         batch = Batch(lane.lane, lane.run, end["end_ms"], end["batch"])
         self._pending().settle(batch, owner=lane.owner)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""
+        from sendlater.spark.delivery.claim_task import ShardTask
+        from sendlater.spark.delivery.warm_rows import warm_rows
+        from sendlater.store import Shard
+        from sendlater.store.connection import connect
+
         assert isinstance(partition, ShardSlice), partition
         clients = connect(self.lane.redis_url)
         try:

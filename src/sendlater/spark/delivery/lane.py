@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from sendlater.brokers.client_options import client_options
 from sendlater.limits import CLAIM_COUNT_MAX
-from sendlater.store.waiting import rates_text
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -66,6 +64,10 @@ class Lane:
         inherits: bool = False,
     ) -> "Lane":
         """A lane of an installation."""
+        # Here, as a process for each step of planning reads lanes, and needs neither.
+        from sendlater.brokers.client_options import client_options
+        from sendlater.store.waiting import rates_text
+
         same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
         more = ("poll_ms", "standby_poll_ms", "claim_count")
         return cls(

@@ -1,0 +1,142 @@
+"""Runs, without any server, what makes a start long: queries like those of the service."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from sendlater.config import Settings
+from sendlater.dialects import delivered_stages, stages
+from sendlater.spark.class_archive import ClassArchive
+from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA
+from sendlater.spark.kafka_sink import producer_options
+from sendlater.spark.session import JAVA_OPTIONS, end_session, start_session
+from sendlater.spark.warm_up import new_producer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOWHERE = "127.0.0.1:9"
+"""Where no broker listens: Kafka's classes are loaded before anybody answers."""
+
+
+class Rehearsed(DataSource):
+    """One batch of rows that go nowhere; option `rows`: inbox or due."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "rehearsal"
+
+    def schema(self) -> str:
+        """Columns of inboxes, or of what is due."""
+        return INBOX_SCHEMA if self.options["rows"] == "inbox" else DUE_SCHEMA
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
+        """The only batch."""
+        return RehearsedRows(inbox=self.options["rows"] == "inbox")
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
+        """Throws away what comes."""
+        return Nowhere()
+
+
+class RehearsedRows(DataSourceStreamReader):
+    """Rows as tasks of intake or of a lane yield them."""
+
+    def __init__(self, *, inbox: bool) -> None:
+        self._inbox = inbox
+
+    def initialOffset(self) -> dict[str, int]:
+        """Before the batch."""
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """After it."""
+        return {"batch": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One task."""
+        return [] if start == end else [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
+        """What warms up a service."""
+        from sendlater.spark.delivery.warm_rows import warm_rows
+        from sendlater.spark.intake import warm_rows as of_inboxes
+        from sendlater.spark.intake.inbox_rows import NOTHING, chunk
+
+        if not self._inbox:
+            yield from warm_rows(0)
+            return
+        yield chunk(of_inboxes.warm_rows("inbox", times=10, now_ms=0), {})
+        yield NOTHING
+
+
+class Nowhere(DataSourceStreamArrowWriter):
+    """Reads rows, and writes none."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """To the end."""
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+def archive_classes(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> Path:
+    """Rehearse a start, and archive what Java has loaded for it; where the archive is.
+
+    Raises MissingTool if this Java cannot archive classes.
+    """
+    archive = ClassArchive(settings.cache_dir, java_home=java_home, jars=jars)
+    options = f"{settings.spark.get(JAVA_OPTIONS, '')} {archive.begin()}"
+    settings = settings.model_copy(
+        update={
+            "spark": settings.spark | {JAVA_OPTIONS: options},
+            "bootstrap_servers": NOWHERE if jars else "",
+        }
+    )
+    session = start_session(settings, java_home=java_home, jars=jars)
+    try:
+        _rehearse(session, settings)
+        class_path = session.sparkContext._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
+    finally:
+        end_session(session)
+    archive.end(str(class_path))
+    return archive.path
+
+
+def _rehearse(spark: SparkSession, settings: Settings) -> None:
+    spark.dataSource.register(Rehearsed)
+    with tempfile.TemporaryDirectory() as scratch:
+        intake, lane = _rows(spark, "inbox"), _rows(spark, "due")
+        for stage in stages(settings):
+            intake = intake.selectExpr(*stage)
+        for stage in delivered_stages(settings):
+            lane = lane.selectExpr(*stage)
+        _run(intake, Rehearsed.name(), {"rows": "inbox"}, Path(scratch, "intake"))
+        sink, options = Rehearsed.name(), {"rows": "due"}
+        if settings.on_kafka:
+            sink, options = "kafka", producer_options(settings)
+        _run(lane.where("topic IS NOT NULL"), sink, options, Path(scratch, "lane"))
+    if settings.on_kafka:
+        new_producer(spark, settings).close()
+
+
+def _rows(spark: SparkSession, rows: str) -> DataFrame:
+    return spark.readStream.format(Rehearsed.name()).option("rows", rows).load()
+
+
+def _run(records: DataFrame, sink: str, options: dict[str, str], checkpoint: Path) -> None:
+    writer = records.writeStream.format(sink).options(**options)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query.processAllAvailable()
+    query.stop()

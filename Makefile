@@ -37,7 +37,6 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 # A hundred JVMs start in the tests: with an archive of their classes each takes a fifth less CPU.
 $(VENV)/.prepared: $(VENV)/.ready
 	SENDLATER_BOOTSTRAP_SERVERS=not-asked:9092 $(BIN)/sendlater prepare
-	$(BIN)/sendlater prepare
 	touch $@
 
 demo: setup ## Run a whole installation here and watch messages arrive (ARGS="--count 200 --exit")

@@ -1,6 +1,7 @@
 """A Java that maps an archive of classes says nothing when it does not fit."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def java() -> Path:
 def run(java: Path, options: str, class_path: Path = IVY) -> str:
     """What a small program of Java's prints; options of our other tests are kept out."""
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_TOOL_OPTIONS"}
-    command = [java / "bin" / "java", *options.split(), "-cp", class_path, *HELP]
+    command = [java / "bin" / "java", *shlex.split(options), "-cp", class_path, *HELP]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True, timeout=60
     ).stdout
@@ -33,7 +34,9 @@ def run(java: Path, options: str, class_path: Path = IVY) -> str:
 
 @pytest.fixture
 def archive(java, tmp_path) -> ClassArchive:
-    made = ClassArchive(tmp_path, java_home=java, jars=[IVY])
+    directory = tmp_path / "it's a $directory"
+    directory.mkdir()
+    made = ClassArchive(directory, java_home=java, jars=[IVY])
     assert made.options() == ""
     run(java, made.begin())
     assert made.options() == "", "it is in use before it is known to be whole"

@@ -441,6 +441,8 @@ def test_pages_show_each_once_with_every_filter(api, pending):
     refused(api.get("/v1/schedules", params={"limit": 1001}), 400, "limit")
     refused(api.get("/v1/schedules", params={"cursor": "x"}), 422, "cursor: expected one")
     refused(api.get("/v1/schedules", params={"due_from": "noon"}), 422, "expected an RFC 3339")
+    backwards = {"due_from": "+2h", "due_to": "+1h"}
+    refused(api.get("/v1/schedules", params=backwards), 422, "before due_to, got +2h and +1h")
 
 
 def test_a_caller_selects_and_the_last_come_first_if_asked(api, pending):

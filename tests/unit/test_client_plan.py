@@ -133,6 +133,7 @@ def test_ids_and_cursors_carry_any_bytes(schedule_id, due_ms):
         {"due_from": datetime(2030, 1, 1)},  # noqa: DTZ001
         {"tag": "a,b"},
         {"tag": ""},
+        {"due_from": "+2h", "due_to": "+1h"},
     ],
 )
 def test_a_page_has_limits(query):

@@ -69,6 +69,12 @@ def duration_ms(text: str) -> int:
     raise BadTime(f"expected {DURATION_EXPECTED}, got {text[:100]!r}")
 
 
+def check_span(from_ms: int, to_ms: int | None, *, given: tuple[object, object]) -> None:
+    """Raises BadTime, which tells what was `given`, for due times that end before they begin."""
+    if to_ms is not None and to_ms < from_ms:
+        raise BadTime(f"expected due_from before due_to, got {given[0]} and {given[1]}")
+
+
 def rfc3339_ms(text: str) -> int:
     """Milliseconds since 1970 of an RFC 3339 instant, rounded up.
 

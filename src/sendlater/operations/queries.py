@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from sendlater.dialects.tags import checked_tag
+from sendlater.dialects.when import check_span
 from sendlater.errors import BadRequest
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX
@@ -70,9 +71,12 @@ def plan_bulk(*, now_ms: int, all: bool, **matching: Unpack[Matching]) -> Query:
 
 def _query(chosen: Selection, *, now_ms: int) -> Query:
     due_from, due_to, tag = chosen.get("due_from"), chosen.get("due_to"), chosen.get("tag")
+    from_ms = 0 if due_from is None else to_ms(due_from, what="due_from", now_ms=now_ms)
+    until_ms = None if due_to is None else to_ms(due_to, what="due_to", now_ms=now_ms)
+    check_span(from_ms, until_ms, given=(due_from, due_to))
     return Query(
-        due_from_ms=0 if due_from is None else to_ms(due_from, what="due_from", now_ms=now_ms),
-        due_to_ms=None if due_to is None else to_ms(due_to, what="due_to", now_ms=now_ms),
+        due_from_ms=from_ms,
+        due_to_ms=until_ms,
         id_prefix=to_id(chosen.get("id_prefix") or "", what="id_prefix"),
         topic=chosen.get("topic"),
         tag=None if tag is None else checked_tag(tag),

@@ -6,6 +6,7 @@ import msgspec
 
 from sendlater.dialects import instant_ms, names
 from sendlater.dialects.tags import checked_tag
+from sendlater.dialects.when import check_span
 from sendlater.errors import BadRequest
 from sendlater.limits import BULK_IDS_MAX
 from sendlater.store import Filter
@@ -87,14 +88,18 @@ def to_filter(
     tag: str | None = None,
     caller: str | None = None,
 ) -> Filter:
-    """A filter from texts; due_to is not included. Raises BadTime, BadRequest for what is no tag.
+    """A filter from texts; due_to is not included. Raises BadTime, also for a span that ends before
+    it begins, and BadRequest for what is no tag.
 
     In a query string `+` means a space: `+15m` arrives as ` 15m`, and so does `+01:00`.
     """
     due_from, due_to = (text and text.replace(" ", "+") for text in (due_from, due_to))
+    from_ms = instant_ms(due_from, now_ms=now_ms) if due_from else 0
+    until_ms = instant_ms(due_to, now_ms=now_ms) if due_to else None
+    check_span(from_ms, until_ms, given=(due_from, due_to))
     return Filter(
-        from_ms=instant_ms(due_from, now_ms=now_ms) if due_from else 0,
-        to_ms=instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None,
+        from_ms=from_ms,
+        to_ms=None if until_ms is None else until_ms - 1,
         id_prefix=(id_prefix or "").encode(errors="surrogateescape"),
         topic=topic or "",
         tag=checked_tag(tag) if tag else "",

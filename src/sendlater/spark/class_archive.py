@@ -6,6 +6,7 @@ it, is once in the archive's.
 """
 
 import os
+import shlex
 import subprocess
 import zlib
 from collections.abc import Sequence
@@ -13,11 +14,11 @@ from pathlib import Path
 
 from sendlater.errors import MissingTool
 
-HARMLESS = "-XX:+VerifySharedSpaces -Xlog:cds=off -Xlog:cds+dynamic=off"
+HARMLESS = ("-XX:+VerifySharedSpaces", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """Options of Java: a damaged archive is not used (to see that takes 0.1 s), and nothing is said
 about one that does not fit."""
 BRIEF = "-XX:TieredStopAtLevel=1"
-"""Options of a Java that lives for seconds: its second compiler costs more than it gives."""
+"""Option of a Java that lives for seconds: its second compiler costs more than it gives."""
 JAVA_TIMEOUT_S = 120
 """Java archives its own classes within some seconds."""
 
@@ -38,9 +39,9 @@ class ClassArchive:
         self._sizes = self.path.with_suffix(".sizes")
 
     def options(self) -> str:
-        """Options of Java that use the archive, if there is a whole one."""
+        """Options of Java that use the archive, quoted as in a shell, if there is a whole one."""
         whole = self._sizes.exists() and self._sizes.read_text() == self._measured()
-        return self._use() if whole else ""
+        return shlex.join(self._use()) if whole else ""
 
     def begin(self) -> str:
         """Forget the archive; options of a Java that makes one of what it has loaded when it ends.
@@ -49,14 +50,14 @@ class ClassArchive:
         """
         self._sizes.unlink(missing_ok=True)
         self._run("-Xshare:dump", f"-XX:SharedArchiveFile={self._base}")
-        made_at_exit = f"-XX:SharedArchiveFile={self._base} -XX:ArchiveClassesAtExit={self.path}"
-        return f"{made_at_exit} {BRIEF} {HARMLESS}"
+        at_exit = (f"-XX:SharedArchiveFile={self._base}", f"-XX:ArchiveClassesAtExit={self.path}")
+        return shlex.join((*at_exit, BRIEF, *HARMLESS))
 
     def end(self, class_path: str) -> None:
         """Take the archive into use, when that Java, with this class path, has ended. Raises
         MissingTool if it made none, or one that Java does not take."""
         try:
-            self._run(*self._use().split(), "-Xshare:on", "-cp", class_path, "-version")
+            self._run(*self._use(), "-Xshare:on", "-cp", class_path, "-version")
         except MissingTool:
             for path in (self._base, self.path):
                 path.unlink(missing_ok=True)
@@ -66,8 +67,8 @@ class ClassArchive:
                 os.fsync(file.fileno())
         self._sizes.write_text(self._measured())
 
-    def _use(self) -> str:
-        return f"-XX:SharedArchiveFile={self._base}{os.pathsep}{self.path} {HARMLESS}"
+    def _use(self) -> tuple[str, ...]:
+        return (f"-XX:SharedArchiveFile={self._base}{os.pathsep}{self.path}", *HARMLESS)
 
     def _measured(self) -> str:
         paths = (self._base, self.path)

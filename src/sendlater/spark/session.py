@@ -98,9 +98,10 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     if not settings.spark_master:
         conf.set("spark.python.daemon.module", WORKERS)
     logging = resources.files(__package__) / "log4j2.properties"
-    java = [f"-Dlog4j2.configurationFile=file:{logging}", settings.spark.get(JAVA_OPTIONS, "")]
+    java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
         java.append(ClassArchive(settings.cache_dir, java_home=java_home, jars=jars).options())
+    java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}
     conf.setAll(list((STREAMING | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM

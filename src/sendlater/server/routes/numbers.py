@@ -56,15 +56,14 @@ def histogram(
     require(request.scope, Role.READ)
     at = server_state(request)
     now_ms, admin = at.clock.now_ms(), at.operations.admin
-    wanted = to_filter(
-        due_from=due_from or "+0", due_to=due_to, id_prefix=None, topic=None, now_ms=now_ms
-    )
+    wanted = to_filter(due_from=due_from, due_to=due_to, id_prefix=None, topic=None, now_ms=now_ms)
+    from_ms = wanted.from_ms if due_from else now_ms
     last_ms = wanted.to_ms if wanted.to_ms is not None else admin.last_due_ms()
-    end_ms = max(wanted.from_ms + buckets, (last_ms or wanted.from_ms) + 1)
-    span = end_ms - wanted.from_ms
-    edges = [wanted.from_ms + span * n // buckets for n in range(buckets + 1)]
+    end_ms = max(from_ms + buckets, (last_ms or from_ms) + 1)
+    span = end_ms - from_ms
+    edges = [from_ms + span * n // buckets for n in range(buckets + 1)]
     if rounded:
-        edges = round_edges(wanted.from_ms, end_ms, bars=buckets)
+        edges = round_edges(from_ms, end_ms, bars=buckets)
     got = timeline.timeline(admin.pending, edges)
     before = admin.count(to_ms=edges[0] - 1) if edges[0] <= now_ms else 0
     ahead = [max(edge, now_ms) for edge in edges]  # what is past delivers nothing any more

@@ -13,7 +13,7 @@ export function read(text) {
   for (const [whole, key, quoted, plain] of text.matchAll(WORD)) {
     const value = quoted === undefined ? plain : unquoted(quoted);
     if (!key && /^[a-z]+:$/.test(plain ?? "")) throw new Error(`Expected something after ${plain}`);
-    if (key && !(key in KEYS)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
+    if (key && !Object.hasOwn(KEYS, key)) throw new Error(`Expected id:, topic:, tag:, caller:, due: or state:, got ${whole}`);
     if (key === "due") readDue(value, found);
     else if (key === "state" && !["pending", "claimed"].includes(value)) throw new Error(`Expected state:pending or state:claimed, got ${whole}`);
     else if (key && key !== "id") once(found, key, value, key);

@@ -153,7 +153,7 @@ export function inWords(plan) {
 const whole = ({ topic, key, value, headers, tags, plan: { cron, zone, every_ms, jitter_ms, end_ms, missed } = {} }) => JSON.stringify([topic, key, value, headers, tags, cron, zone, every_ms, jitter_ms, end_ms, missed]);
 export async function stillIt(one, path = `/v1/schedules/?id=${encodeURIComponent(one.id)}`) {
   if (!one.plan) return one;
-  const now = await ask("GET", path).catch(() => null);
+  const now = await ask("GET", path).catch((error) => { if (error instanceof TypeError) throw error; });
   return now?.plan && whole(now) === whole(one) ? now : null;
 }
 export const pageOf = (one) => "/schedule?" + query({ id: one.id_base64 ? "" : one.id, b: one.id_base64 });

@@ -10,8 +10,8 @@ import pytest
 
 from sendlater.config import Settings
 from sendlater.errors import MissingTool
+from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import find_java
-from sendlater.spark.class_archive import ClassArchive
 
 [IVY] = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
 HELP = ["org.apache.ivy.Main", "-?"]

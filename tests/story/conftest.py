@@ -3,8 +3,7 @@
 import pytest
 
 from sendlater.config import Settings
-from sendlater.local.jars import jars
-from sendlater.local.java import find_java
+from sendlater.local.installation import Installation
 from sendlater.spark.session import end_session, start_session
 
 
@@ -12,8 +11,7 @@ from sendlater.spark.session import end_session, start_session
 def spark_on_kafka(kafka):
     """A session as a service has it; ended with the file, as a process has one at a time."""
     settings = Settings(bootstrap_servers=kafka, lanes=2, shards=1)
-    found = jars("connector", cache_dir=settings.cache_dir, mirror=settings.maven_mirror)
-    java_home = find_java(settings.cache_dir).home
-    session = start_session(settings, java_home=java_home, jars=found)
+    java_home, jars = Installation.tools(settings)
+    session = start_session(settings, java_home=java_home, jars=jars)
     yield session
     end_session(session)

@@ -13,8 +13,7 @@ from ledger import create_topics
 from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Found, Place, Progress
 from sendlater.config import Settings
-from sendlater.local.jars import jars
-from sendlater.local.java import find_java
+from sendlater.local.installation import Installation
 from sendlater.spark.buckets.counts import group_of
 from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.buckets.passes import Intake, Moves
@@ -86,9 +85,8 @@ def settings(kafka, space, topic_name, tmp_path):
 
 @pytest.fixture
 def spark(settings):
-    found = jars("connector", cache_dir=settings.cache_dir, mirror=settings.maven_mirror)
-    java_home = find_java(settings.cache_dir).home
-    session = start_session(settings, java_home=java_home, jars=found)
+    java_home, jars = Installation.tools(settings)
+    session = start_session(settings, java_home=java_home, jars=jars)
     yield session
     end_session(session)
 

@@ -221,8 +221,9 @@ def list_(
 
     now_ms = time.time_ns() // 1_000_000
     low = instant_ms(due_from, now_ms=now_ms) if due_from else 0
-    high = instant_ms(due_to, now_ms=now_ms) - 1 if due_to else None
-    check_span(low, high and high + 1, given=(due_from, due_to))
+    until = instant_ms(due_to, now_ms=now_ms) if due_to else None
+    check_span(low, until, given=(due_from, due_to))
+    high = None if until is None else until - 1
     tag = tag and checked_tag(tag)
     table = Table(Column("id", overflow="fold"), "due", "target", "bytes", box=None)
     shown = 0

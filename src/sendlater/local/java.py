@@ -70,7 +70,7 @@ def _candidates() -> list[Path]:
 
 def _probe(executable: Path) -> Java | None:
     """Home and version of `executable`; None if it does not run (macOS has such a stub)."""
-    told = _run(executable, "-XshowSettings:properties", "-version")
+    told = run_java(executable, "-XshowSettings:properties", "-version")
     if told is None or told.returncode != 0:
         return None
     home = re.search(r"^\s*java\.home = (.+)$", told.stderr, re.MULTILINE)
@@ -87,11 +87,14 @@ def _probe(executable: Path) -> Java | None:
 
 
 def _has_vector_module(executable: Path) -> bool:
-    told = _run(executable, _VECTOR, "-version")
+    told = run_java(executable, _VECTOR, "-version")
     return told is not None and told.returncode == 0
 
 
-def _run(executable: Path, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
+def run_java(
+    executable: Path, *arguments: str, timeout_s: float = PROBE_TIMEOUT_S
+) -> "subprocess.CompletedProcess[str] | None":
+    """A Java that has ended; None if it does not run, or not so fast."""
     try:
         return subprocess.run(
             [executable, *arguments],
@@ -99,7 +102,7 @@ def _run(executable: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=PROBE_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 
 from sendlater.config import Settings
 from sendlater.dialects import delivered_stages, stages
-from sendlater.spark.class_archive import ClassArchive
+from sendlater.local.class_archive import ClassArchive
 from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.session import JAVA_OPTIONS, end_session, start_session
@@ -122,11 +122,12 @@ def _rehearse(spark: SparkSession, settings: Settings) -> None:
             intake = intake.selectExpr(*stage)
         for stage in delivered_stages(settings):
             lane = lane.selectExpr(*stage)
-        _run(intake, Rehearsed.name(), {"rows": "inbox"}, Path(scratch, "intake"))
-        sink, options = Rehearsed.name(), {"rows": "due"}
+        _run(intake, Rehearsed.name(), {}, Path(scratch, "intake"))
+        lane = lane.where("topic IS NOT NULL")
         if settings.on_kafka:
-            sink, options = "kafka", producer_options(settings)
-        _run(lane.where("topic IS NOT NULL"), sink, options, Path(scratch, "lane"))
+            _run(lane, "kafka", producer_options(settings), Path(scratch, "lane"))
+        else:
+            _run(lane, Rehearsed.name(), {}, Path(scratch, "lane"))
     if settings.on_kafka:
         new_producer(spark, settings).close()
 

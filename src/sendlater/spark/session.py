@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
-from sendlater.spark.class_archive import ClassArchive
+from sendlater.local.class_archive import ClassArchive
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"

@@ -7,19 +7,19 @@ it, is once in the archive's.
 
 import os
 import shlex
-import subprocess
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from sendlater.errors import MissingTool
+from sendlater.local.java import run_java
 
 HARMLESS = ("-XX:+VerifySharedSpaces", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """Options of Java: a damaged archive is not used (to see that takes 0.1 s), and nothing is said
 about one that does not fit."""
 BRIEF = "-XX:TieredStopAtLevel=1"
 """Option of a Java that lives for seconds: its second compiler costs more than it gives."""
-JAVA_TIMEOUT_S = 120
+JAVA_TIMEOUT_S = 120.0
 """Java archives its own classes within some seconds."""
 
 
@@ -75,16 +75,8 @@ class ClassArchive:
         return " ".join(str(path.stat().st_size) if path.exists() else "none" for path in paths)
 
     def _run(self, *options: str) -> None:
-        made = subprocess.run(
-            [self._java, *options],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=JAVA_TIMEOUT_S,
-            check=False,
-        )
-        if made.returncode != 0:
-            told = (made.stderr or made.stdout).strip().splitlines()
-            last = told[-1] if told else f"it ended with code {made.returncode}"
+        made = run_java(self._java, *options, timeout_s=JAVA_TIMEOUT_S)
+        if made is None or made.returncode != 0:
+            told = (made.stderr or made.stdout).strip().splitlines() if made else []
+            last = told[-1] if told else "it failed without a word"
             raise MissingTool(f"expected a Java that archives classes, got {self._java}: {last}")

@@ -23,8 +23,8 @@ LOOK_COUNT_MAX = 100_000
 """Most records that are read: about a second's work."""
 LOOK_MS_MAX = 5_000
 """Longest time for that; large records take longer."""
-LANDED_MS = 500
-"""A broker that works has taken by then what the failed attempt had sent."""
+LANDED_MS = 350
+"""A broker that answers within ANSWER_MS_MAX has taken by then what the failed attempt had sent."""
 ANSWER_MS_MAX, ANSWERS_MAX = 300, 5
 """A broker that answers later was away, maybe, and is asked again, so often: it may take only now
 what it was sent before."""

@@ -35,6 +35,16 @@ def pending(redis_url: str, space: str) -> Pending:
     return Pending.open(redis_url, space=space, shards=2)
 
 
+CLOCKS: list[FixedClock] = []
+"""Those of a test's pipelines."""
+
+
+def go_on(seconds: float) -> None:
+    """A pause takes no time, but clocks go on."""
+    for clock in CLOCKS:
+        clock.advance(round(1_000 * seconds))
+
+
 class Script(PartitionReader):
     """Yields what a test has written down; each entry is one read."""
 
@@ -53,7 +63,10 @@ class Script(PartitionReader):
         self.begun.clear()
 
     def read(self, *, count_max: int, timeout_s: float) -> Read | None:
-        return self.reads.pop(0) if self.reads else None
+        if self.reads:
+            return self.reads.pop(0)
+        go_on(timeout_s)
+        return None
 
 
 def schedule(place: Place, at: int, id: bytes = b"a") -> Read:
@@ -102,6 +115,7 @@ class Pipeline:
 
     def __init__(self, pending: Pending, *reads: Read | None, tasks: int = 1) -> None:
         self.clock = FixedClock(1_000_000)
+        CLOCKS.append(self.clock)
         self.pending = pending
         self.reader = Script(*reads)
         self.source = InboxTask(self.reader, pending, InboxShare(0, tasks), self.clock)
@@ -125,7 +139,8 @@ class Pipeline:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_task.time, "sleep", lambda _: None)
+    CLOCKS.clear()
+    monkeypatch.setattr(inbox_task.time, "sleep", go_on)
 
 
 def test_every_shard_learns_how_far_a_partition_is_read(pending: Pending) -> None:
@@ -199,14 +214,34 @@ def test_what_never_arrives_in_the_store_is_noticed(pending: Pending) -> None:
     line = Pipeline(pending, schedule(("in", 0), 4))
     line.step()
     line.step(parked=False)
-    checks = inbox_task.UNPARKED_MS_MAX // inbox_task.CHECK_MS
-    for at in range(checks):
-        line.clock.advance(inbox_task.CHECK_MS)
-        line.reader.reads += [schedule(("in", 1), at, b"%d" % at)]
+    since_ms = line.clock.elapsed_ms()
+    line.reader.reads += [schedule(("in", 1), at, b"%d" % at) for at in range(3)]
+    for _ in range(3):
         line.step(parked=False)
-    line.clock.advance(inbox_task.CHECK_MS)
     with pytest.raises(StoreWentBack, match="expected"):
         line.step()
+    assert line.clock.elapsed_ms() - since_ms > inbox_task.UNPARKED_MS_MAX
+
+
+def test_when_chunks_arrive_slowly_more_is_read_at_once(
+    pending: Pending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending.fence()
+    line, ahead = Pipeline(pending), inbox_task.AHEAD_COUNT_MAX
+    line.step()
+    line.reader.reads += [schedule(("in", 0), at, b"%d" % at) for at in range(ahead + 1)]
+    way = [line.step(parked=False) for _ in range(ahead)]
+    unread: list[int] = []
+
+    def pause(_: float) -> None:
+        unread.append(len(line.reader.reads))
+        if len(unread) == 10:
+            line.sink.park(decoded(way[0]))
+
+    monkeypatch.setattr(inbox_task.time, "sleep", pause)
+    line.step(parked=False)
+    assert unread[:10] == [1] * 10, "it waits for the store"
+    assert not line.reader.reads, "one that has arrived is enough"
 
 
 def test_new_partitions_are_read_while_it_runs(pending: Pending) -> None:

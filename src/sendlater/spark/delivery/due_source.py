@@ -13,6 +13,8 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.limits import LANES_MAX
 from sendlater.spark.delivery.lane import (
     LEAD_MS,
+    PAUSES_A_BATCH,
+    PAUSES_A_LEAD,
     WARM_UP_BATCHES,
     WARM_UP_WINDOW_MS,
     Lane,
@@ -59,15 +61,20 @@ class DueReader(DataSourceStreamReader):
         number, window_ms = start["batch"] + 1, lane.window_ms
         head = pending.oldest_due_ms()
         idle = head is None or head > now_ms + lane.idle_window_ms
-        length_ms = lane.idle_window_ms if idle else window_ms
+        pause_ms = max(0, now_ms - start["end_ms"])
+        length_ms = max(window_ms, lane.idle_window_ms if idle else PAUSES_A_BATCH * pause_ms)
+        length_ms = min(length_ms, max(window_ms, lane.idle_window_ms))
+        lead_ms = min(LEAD_MS + PAUSES_A_LEAD * pause_ms, length_ms)
         if number <= WARM_UP_BATCHES:
             window_ms = length_ms = WARM_UP_WINDOW_MS
+            lead_ms = LEAD_MS
         end_ms = batch_end_ms(
             now_ms,
             lane=lane.lane % LANES_MAX,
             lanes=lane.lanes,
             window_ms=window_ms,
             length_ms=length_ms,
+            lead_ms=lead_ms,
         )
         return {"batch": number, "end_ms": end_ms}
 
@@ -76,7 +83,7 @@ class DueReader(DataSourceStreamReader):
         if start == end:
             return []
         lane = self.lane
-        length_ms = LEAD_MS + lane.window_ms + max(lane.window_ms, lane.idle_window_ms)
+        length_ms = LEAD_MS + lane.window_ms + 2 * max(lane.window_ms, lane.idle_window_ms)
         return [
             ShardSlice(number, end["end_ms"], end["batch"], length_ms)
             for number in range(lane.shards)

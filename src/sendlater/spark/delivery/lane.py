@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LEAD_MS = 200
 """Shortest batch: planning and starting one takes this long."""
+PAUSES_A_LEAD, PAUSES_A_BATCH = 5, 12
+"""The same, and the length of a batch, as multiples of the pause before its planning: about a
+fourth of the pause between two batches. Otherwise a slow machine would only plan batches."""
 WARM_UP_BATCHES, WARM_UP_WINDOW_MS = 3, 500
 """A lane begins with so many short batches. The first ones are planned slowly, which nobody should
 notice later, when another lane is between two batches at the same time."""
@@ -137,17 +140,24 @@ class ShardSlice(InputPartition):
     length_ms: int
 
 
-def batch_end_ms(now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int) -> int:
-    """The lane's first possible end at least LEAD_MS away, plus whole windows up to `length_ms`.
+def batch_end_ms(
+    now_ms: int, *, lane: int, lanes: int, window_ms: int, length_ms: int, lead_ms: int = LEAD_MS
+) -> int:
+    """The lane's first possible end at least `lead_ms` away. There is one in each `length_ms`, an
+    odd number of windows: so those of two lanes are half of that apart.
 
     >>> batch_end_ms(10_000, lane=0, lanes=2, window_ms=2_000, length_ms=2_000)
     12000
     >>> batch_end_ms(10_000, lane=1, lanes=2, window_ms=2_000, length_ms=2_000)
     11000
+    >>> batch_end_ms(10_000, lane=1, lanes=2, window_ms=2_000, length_ms=2_000, lead_ms=1_500)
+    13000
+    >>> [batch_end_ms(11_000, lane=n, lanes=2, window_ms=2_000, length_ms=10_000) for n in (0, 1)]
+    [20000, 15000]
     """
-    phase = lane * window_ms // lanes
-    end = ((now_ms + LEAD_MS - phase) // window_ms + 1) * window_ms + phase
-    return end + max(0, (length_ms - window_ms) // window_ms) * window_ms
+    windows = length_ms // window_ms | 1
+    phase = lane * window_ms // lanes + lane * windows // lanes * window_ms
+    return ((now_ms + lead_ms - phase) // (windows * window_ms) + 1) * windows * window_ms + phase
 
 
 def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ READ_COUNT_MAX = 2_000
 """Most records of one chunk: about 20 ms of work for each of the processes it passes."""
 GATHER_MS = 15
 """Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
+AHEAD_COUNT_MAX = 6
+"""Most chunks on their way to the store. When a chunk takes longer than GATHER_MS, more would wait
+in the pipes, each with a record or two; so they are read later, as one."""
 WAIT_MS_MAX = 1_000
 """Longest wait for a record before the task looks at the store and at its partitions again."""
 AWAIT_MS = 20
@@ -64,6 +68,8 @@ class InboxTask:
         self._reader, self._pending, self._share, self._clock = reader, pending, share, clock
         self._sent: dict[Place, int] = {}
         self._parked: dict[Place, int] = {}
+        self._ahead: deque[dict[Place, int]] = deque()
+        """Chunks that may not have arrived in the store: the new positions of each."""
         self._moved_ms = self._checked_ms = self._looked_ms = self._sent_ms = clock.elapsed_ms()
 
     def chunks(self) -> "Iterator[pa.RecordBatch]":
@@ -78,6 +84,9 @@ class InboxTask:
             if now_ms - self._checked_ms >= CHECK_MS:
                 self._check()
             time.sleep(max(0, self._sent_ms + GATHER_MS - now_ms) / 1_000)
+            if self._is_ahead():
+                time.sleep(GATHER_MS / 1_000)
+                continue
             read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=WAIT_MS_MAX / 1_000)
             if read is not None:
                 yield from self._pass_on(read)
@@ -141,6 +150,17 @@ class InboxTask:
         if read.positions or any(end > self._sent[place] for place, end in ends.items()):
             yield from self._rows(read, ends)
             self._sent |= ends
+            self._ahead.append(ends)
+
+    def _is_ahead(self) -> bool:
+        """Whether too many chunks are on their way. The store is asked only if it may be so."""
+        if len(self._ahead) >= AHEAD_COUNT_MAX:
+            positions = self._pending.positions()
+            while self._ahead and all(
+                positions.get(f"{t}/{n}", 0) >= end for (t, n), end in self._ahead[0].items()
+            ):
+                self._ahead.popleft()
+        return len(self._ahead) >= AHEAD_COUNT_MAX
 
     def _rows(self, read: Read, ends: dict[Place, int]) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.intake.inbox_rows import NOTHING, chunk

@@ -19,7 +19,7 @@ def readable_topics(topics: KafkaTopics, targets: Iterable[str]) -> set[str]:
     targets = set(targets)
     readable = {topic for topic in targets if topics.may_read(topic)}
     for topic in sorted(targets - readable):
-        _log.warning("no permission to read a target; a crash may deliver twice", topic=topic)
+        _log.warning("a target cannot be read; a crash may deliver twice", topic=topic)
     return readable
 
 

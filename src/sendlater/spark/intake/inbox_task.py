@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -114,9 +114,9 @@ class InboxTask:
         """While the last owner still parks, read the same records, which the sink throws away: the
         first ones take long. Then take the reading over."""
         until_ms, chunks = self._clock.elapsed_ms() + ALONG_MS_MAX, 0
-        positions, tasks = self._pending.positions(), [self._share.task]
+        tasks = [self._share.task]
         places = [place for place in self._reader.places() if self._share.has(place)]
-        self._reader.begin({(t, n): positions.get(f"{t}/{n}", 0) for t, n in places})
+        self._reader.begin(self._stands(places))
         while reads_along(self._pending) and self._clock.elapsed_ms() < until_ms:
             read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=ALONG_WAIT_MS / 1_000)
             if places and chunks == ALONG_CHUNKS:
@@ -137,8 +137,7 @@ class InboxTask:
         new = [p for p in self._reader.places() if self._share.has(p) and p not in self._sent]
         if not new and self._sent:
             return
-        positions = self._pending.positions()
-        starts = {(t, n): positions.get(f"{t}/{n}", 0) for t, n in new}
+        starts = self._stands(new)
         self._sent |= starts
         self._parked |= starts
         yield from self._rows(Read(), starts)
@@ -155,10 +154,8 @@ class InboxTask:
     def _is_ahead(self) -> bool:
         """Whether too many chunks are on their way. The store is asked only if it may be so."""
         if len(self._ahead) >= AHEAD_COUNT_MAX:
-            positions = self._pending.positions()
-            while self._ahead and all(
-                positions.get(f"{t}/{n}", 0) >= end for (t, n), end in self._ahead[0].items()
-            ):
+            stands = self._stands(self._sent)
+            while self._ahead and all(stands[at] >= end for at, end in self._ahead[0].items()):
                 self._ahead.popleft()
         return len(self._ahead) >= AHEAD_COUNT_MAX
 
@@ -169,11 +166,15 @@ class InboxTask:
         yield chunk(read, ends)
         yield NOTHING
 
+    def _stands(self, places: Iterable[Place]) -> dict[Place, int]:
+        """How far the store is."""
+        positions = self._pending.positions()
+        return {(t, n): positions.get(f"{t}/{n}", 0) for t, n in places}
+
     def _check(self) -> None:
         """Raises StoreWentBack if the store has lost what it had, or has not got what was sent."""
         now_ms = self._checked_ms = self._clock.elapsed_ms()
-        positions = self._pending.positions()
-        stands = {(t, n): positions.get(f"{t}/{n}", 0) for t, n in self._sent}
+        stands = self._stands(self._sent)
         lost = {place: at for place, at in stands.items() if at < self._parked[place]}
         if lost:
             raise StoreWentBack(f"it stands at {lost}, and stood at {self._parked}")

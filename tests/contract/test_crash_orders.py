@@ -16,6 +16,7 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.intake.watermark import Inboxes, Watermark
 from sendlater.store import Admin, Answer, Batch, Move, Pending, Shard
 from sendlater.store.codec import pack, unpack
+from sendlater.store.expiring import expire
 from sendlater.store.rebuild import JournalCopy, hold
 from sendlater.store.scripts import LaneEnded, script
 
@@ -187,6 +188,37 @@ def test_a_task_that_is_tried_again_knows_all_and_the_first_try_can_do_no_more(
     assert [s.id for s in pending.list(count_max=9)] == [b"c"]
 
 
+def test_only_the_last_attempt_takes_rows_out_of_its_batch(pending, shard, owner):
+    """What an earlier one took out came again, beside what the last one had read and delivered."""
+    batch = lane(pending, owner)
+    for number, id in enumerate((b"a", b"b", b"c", b"d")):
+        shard.park(row(id, 1, at=number))
+
+    def set_aside_one(id: bytes, attempt: str) -> list[bytes]:
+        shard.set_aside(batch, [id], attempt=attempt)
+        return sorted(shard.claimed(batch).ids)
+
+    def drop(id: bytes, attempt: str) -> int:
+        return expire(shard, batch, [(id, None)], owner=owner, attempt=attempt)
+
+    shard.attempt(batch, owner=owner, attempt="1")
+    shard.claim(batch, owner=owner, now_ms=9, count_max=9, attempt="1")
+    assert len(shard.attempt(batch, owner=owner, attempt="2").ids) == 4
+    for take_out in (set_aside_one, drop):
+        with pytest.raises(LaneEnded):
+            take_out(b"a", "1")
+    assert set_aside_one(b"a", "2") == [b"b", b"c", b"d"]
+    assert drop(b"b", "2") == 1
+    shard.close(batch, owner=owner, attempt="2")
+    # A batch that was closed may have failed on its way to the broker.
+    assert shard.attempt(batch, owner=owner, attempt="3") is None
+    for take_out in (set_aside_one, drop):
+        with pytest.raises(LaneEnded):
+            take_out(b"c", "2")
+    assert set_aside_one(b"c", "3") == [b"d"]
+    assert drop(b"d", "3") == 1
+
+
 def test_a_run_that_ends_leaves_nothing_of_its_attempts(pending, shard, owner):
     """Not even of those that claimed no row: nobody would come by them again."""
     shard.attempt(lane(pending, owner), owner=owner, attempt="1")
@@ -262,7 +294,7 @@ def test_a_full_redis_lets_deliveries_go_on_however_late_they_are(tmp_path):
         shard.attempt(batch, owner=owner, attempt="1")
         got = shard.claim(batch, owner=owner, now_ms=late_ms, count_max=2, attempt="1")
         assert len(got.ids) == 2
-        shard.set_aside(batch, got.ids[:1])
+        shard.set_aside(batch, got.ids[:1], attempt="1")
         [odd] = set_aside(shard)
         shard.readmit(odd, owner=owner)
         shard.close(batch, owner=owner, attempt="1")

@@ -105,6 +105,13 @@ SLEEPERS = Focus(
     facts={"ms": 7_000, "another": True},
     plan={"cluster": True},
 )
+TAKEN_OUT = Focus(
+    faults=("task-sleeps",),
+    steps=("before aside",),
+    facts={"ms": 700, "another": True},
+    plan={"cluster": True},
+    topics=[f"slow-{n}" for n in range(1, 9)],
+)
 POWER = Focus(
     faults=("power-cut",),
     steps=("after claimed",),
@@ -188,6 +195,10 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
                 "false",
             ),
         ),
+    ),
+    "an attempt that another has followed sets rows aside": (
+        TAKEN_OUT,
+        (lua("aside", "standing ~= attempt and standing ~= 'closed:' .. attempt", "false"),),
     ),
     "claims of a run that has ended": (
         SLEEPERS,

@@ -297,32 +297,19 @@ class Shard:
             taken: Any = self.client.spop(self.keys["wanted"], count_max)
         return [topic.decode() for topic in taken or ()]
 
-    def set_aside(self, batch: Batch, ids: list[bytes]) -> None:
-        """Set rows of a batch aside until the service has looked up their target topics."""
+    def set_aside(self, batch: Batch, ids: list[bytes], *, attempt: str = "") -> None:
+        """Set rows of a batch aside until the service has looked up their target topics.
+
+        Raises LaneEnded if another attempt is at work.
+        """
         script("aside")(
             self.client,
+            **self._keys("batches", "aside"),
             batch=self._batch_key(batch.name),
-            aside=self.keys["aside"],
+            name=batch.name,
+            attempt=attempt,
             rest=ids,
         )
-
-    def expire(
-        self, batch: Batch, rows: Iterable[tuple[bytes, Schedule | None]], *, owner: int
-    ) -> int:
-        """Replace rows of a batch that are not delivered by another schedule each, or drop them;
-        returns how many. Raises Fenced, StoreUnavailable."""
-        flat: list[Any] = []
-        for schedule_id, instead in rows:
-            told = (instead.id, instead.due_ms, pack(instead)) if instead else ("", 0, "")
-            flat += (schedule_id, *told)
-        count: int = script("expire")(
-            self.client,
-            **self._keys("due", "record", "state", "wake"),
-            batch=self._batch_key(batch.name),
-            owner=owner,
-            rest=flat,
-        )
-        return count
 
     def aside(self, *, count_max: int, cursor: int = 0) -> tuple[int, dict[bytes, bytes]]:
         """The next cursor (0 after the last row), and some of the rows set aside, packed."""

@@ -142,16 +142,22 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             shard, batch, got, columns[KIND], owner=owner, attempt=attempt, now_ms=now_ms
         )
         if found is None:
-            yield from self._unexpired(shard, batch, got, columns, owner)
+            yield from self._unexpired(shard, batch, got, columns, owner, attempt)
             return
         instead, again = found
         if instead.ids:
             columns = unpack_columns(instead.packed)
-            yield from self._unexpired(shard, batch, instead, columns, owner)
+            yield from self._unexpired(shard, batch, instead, columns, owner, attempt)
         renew(shard, batch, again, owner=owner, attempt=attempt)
 
     def _unexpired(
-        self, shard: Shard, batch: Batch, got: Claim, columns: list[Sequence[Any]], owner: int
+        self,
+        shard: Shard,
+        batch: Batch,
+        got: Claim,
+        columns: list[Sequence[Any]],
+        owner: int,
+        attempt: str,
     ) -> "Iterator[pa.RecordBatch]":
         """What was claimed, without what has expired: that comes later, for the dead-letter topic,
         or is dropped."""
@@ -165,6 +171,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch,
                 list(expired.values()),
                 owner=owner,
+                attempt=attempt,
                 now_ms=self.clock.now_ms(),
                 dead_topic=self.settings.expired_topic,
                 journals=self.settings.journals,

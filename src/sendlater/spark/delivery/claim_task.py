@@ -21,6 +21,7 @@ from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
+from sendlater.store.expiring import expire
 from sendlater.store.recurring import renew
 from sendlater.store.succession import shares
 from sendlater.store.waiting import Waiting, rates_of
@@ -168,7 +169,7 @@ class ShardTask:
         if self.lane.check_targets:
             refused = self._refused(got, columns) - left_out
             if refused:
-                self.shard.set_aside(self.batch, [ids[i] for i in refused])
+                self.shard.set_aside(self.batch, [ids[i] for i in refused], attempt=self.attempt)
                 left_out |= refused
         elif columns[2].count(None) < len(ids):
             left_out |= self._misdirected(got)
@@ -220,6 +221,7 @@ class ShardTask:
                 self.batch,
                 list(expired.values()),
                 owner=self.lane.owner,
+                attempt=self.attempt,
                 now_ms=self.clock.now_ms(),
                 dead_topic=self.lane.dead_topic,
                 journals=self.lane.journals.split(","),
@@ -231,7 +233,8 @@ class ShardTask:
         from sendlater.spark.delivery.misdirected import misdirected
 
         instead = misdirected(self.lane, got)
-        self.shard.expire(self.batch, instead.items(), owner=self.lane.owner)
+        owner = self.lane.owner
+        expire(self.shard, self.batch, instead.items(), owner=owner, attempt=self.attempt)
         return {n for n, one in enumerate(got.ids) if one in instead}
 
     def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:

@@ -8,6 +8,7 @@ from sendlater.dialects.rejected import dropped_schedule, expired_schedule
 from sendlater.model import Schedule
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import EXPIRES, unpack
+from sendlater.store.expiring import expire
 
 
 def has_expired(schedule: Schedule, *, now_ms: int) -> bool:
@@ -44,6 +45,7 @@ def take_out(
     expired: Sequence[Schedule],
     *,
     owner: int,
+    attempt: str,
     now_ms: int,
     dead_topic: str,
     journals: Sequence[str],
@@ -53,5 +55,5 @@ def take_out(
         (one.id, instead_of(one, now_ms=now_ms, dead_topic=dead_topic, journals=journals))
         for one in expired
     ]
-    shard.expire(batch, rows, owner=owner)
+    expire(shard, batch, rows, owner=owner, attempt=attempt)
     return Counter(f"expired:{one.record.topic}" for one in expired)

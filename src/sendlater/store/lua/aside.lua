@@ -1,12 +1,18 @@
 -- Set rows of a batch aside: it is not known whether their target topic takes them.
 --
--- keys: batch aside
+-- keys: batches batch aside
+-- args: name attempt
 -- rest: id, id, ...
 -- full: goes on
 -- returns: how many rows were moved
 --
 -- A row whose id was written again or cancelled since the claim (see park) is only removed.
+-- Refused (ENDED) for an attempt that another one has followed: that one delivers the row itself.
 
+local standing = redis.call('HGET', batches .. '-attempts', name) or ''
+if standing ~= attempt and standing ~= 'closed:' .. attempt then
+    return redis.error_reply('ENDED another attempt works on batch ' .. name)
+end
 local count = 0
 for i = rest, #ARGV do
     local packed = redis.call('HGET', batch, ARGV[i])

@@ -10,7 +10,7 @@
 -- the same rows. A closed batch stays closed when Spark repeats it.
 
 local standing = redis.call('HGET', batches .. '-attempts', name)
-if standing ~= attempt and standing ~= 'closed' then
+if standing ~= attempt and not string.find(standing or '', '^closed') then
     return redis.error_reply('ENDED another attempt works on batch ' .. name)
 end
 redis.call('HSET', batches .. '-attempts', name, 'closed')

@@ -1,7 +1,7 @@
 -- Take rows that have expired out of a batch, and put what is delivered instead of each to pending.
 --
--- keys: due record state wake batch
--- args: owner
+-- keys: due record state batches wake batch
+-- args: owner name attempt
 -- uses: tags
 -- rest: id, id of the schedule instead ('': none), its due_ms, its record, id, ...
 -- full: goes on
@@ -10,7 +10,12 @@
 --
 -- A row whose id was written again or cancelled since the claim (see park) is only removed. What is
 -- delivered instead lies on the same shard, whatever its id.
+-- Refused (ENDED) for an attempt that another one has followed: that one has the same rows.
 
+local standing = redis.call('HGET', batches .. '-attempts', name) or ''
+if standing ~= attempt and standing ~= 'closed:' .. attempt then
+    return redis.error_reply('ENDED another attempt works on batch ' .. name)
+end
 local count = 0
 for i = rest, #ARGV, 4 do
     local packed = redis.call('HGET', batch, ARGV[i])

@@ -103,9 +103,14 @@ def _made(
     if next_ms is None and over_ms is None:
         ledger._break(f"{one.id!r} is the last")
         over_ms = planned_ms
+    forgot = bool(ledger.losses) and not ledger.settings.journals
+    anew = forgot and counted and next_ms is None and recurs.plan.missed != "all"
+    if anew and recurs.plan.end_ms is not None:
+        # A store that forgot counts anew, and may come to the plan's end before.
+        over_ms = max(planned_ms, recurs.plan.end_ms)
     between = recurs.grid(planned_ms, over_ms + 1 if next_ms is None else next_ms)
     missed = [at for at in between if recurs.due_ms(id, at) <= actor.clock_read]
-    if missed != between or (missed and recurs.plan.missed == "all"):
+    if (missed != between and not anew) or (missed and recurs.plan.missed == "all"):
         ledger._break(f"{one.id!r} leaves out {between} at {actor.clock_read}")
     recurs.left_out.update(missed)
     recurs.ended = again is None

@@ -565,6 +565,22 @@ def test_a_dry_run_refuses_what_the_change_would(api, chosen):
     assert api.post("/v1/schedules:reschedule", json=near).status_code == 200
 
 
+@pytest.mark.parametrize("chosen", [{"id_prefix": "n"}, {"all": True}, {"topic": "t"}])
+def test_a_dry_run_tells_what_is_paused_and_stays(api, chosen):
+    send(api, id="n0", topic="t", due_ms=FAR_MS)
+    send(api, id="n-every", topic="t", every="1h")
+    api.post("/v1/schedules/n-every:pause")
+    given = {**chosen, "shift": "1h"}
+    dry = api.post("/v1/schedules:reschedule", json={**given, "dry_run": True}).json()
+    assert (dry["matched"], dry["answers"]) == (2, {"paused": 1})
+    done = api.post("/v1/schedules:reschedule", json=given).json()
+    assert done["answers"] == {"moved": 1, "paused": 1}
+    assert (
+        api.post("/v1/schedules:cancel", json={**chosen, "dry_run": True}).json()["answers"] == {}
+    )
+    assert api.post("/v1/schedules:cancel", json=chosen).json()["changed"] == 2
+
+
 @pytest.mark.parametrize("deed", ["cancel", "deliver-now", "reschedule"])
 def test_an_empty_filter_selects_nothing_and_everything_must_be_meant(api, deed):
     """A field left empty by mistake must not cancel or deliver all there is."""

@@ -74,12 +74,14 @@ class Bulk:
         if dry_run and isinstance(wanted, Filter) and wanted.is_range:
             # No limit here: the store counts a range without reading the schedules.
             self._check_due(plan, self._ends(wanted) if plan.action in RELATIVE else [])
-            return self._result(self._count(wanted), Counter(), dry_run=True, audit_id=None)
+            to_ms = PAUSED_MS if wanted.to_ms is None else min(wanted.to_ms, PAUSED_MS)
+            paused = replace(wanted, from_ms=max(wanted.from_ms, PAUSED_MS), to_ms=to_ms)
+            return self._counted(plan, self._count(wanted), self._count(paused))
         found, others = self._find(wanted)
         matched = len(found) + others.total()
         self._check_due(plan, found)
         if dry_run:
-            return self._result(matched, Counter(), dry_run=True, audit_id=None)
+            return self._counted(plan, matched, sum(one.due_ms == PAUSED_MS for one in found))
         if self._audited.can_undo(audit_id):
             raise PartlyDone("an earlier attempt has made some or all changes", audit_id=audit_id)
         entry = self._audited.entry(who, plan.action, what, id=audit_id)
@@ -91,6 +93,11 @@ class Bulk:
                 told = f"stopped after {changed(answers)} of {len(found)}: {error}"
                 raise PartlyDone(told, audit_id=audit_id) from error
         return self._result(matched, answers + others, dry_run=False, audit_id=entry.id)
+
+    def _counted(self, plan: Plan, matched: int, paused: int) -> dict[str, Any]:
+        """The answer of a dry run; what is paused would only be cancelled."""
+        answers = Counter({Answer.PAUSED.value: 0 if plan.action == "cancel" else paused})
+        return self._result(matched, +answers, dry_run=True, audit_id=None)
 
     def _result(self, *counted: Any, **more: Any) -> dict[str, Any]:
         """The answer, and how many no filter sees, if there are any."""

@@ -38,10 +38,15 @@ function tellNumber() {
 
 // Asks until as many match as were told: others may come meanwhile, and `due:<4h` moves with the time.
 async function agreed(path, chosen, question, kind) {
-  const matched = async () => (await ask("POST", path, { ...chosen, dry_run: true })).matched;
-  for (let n = await matched(), told = null; n !== told; n = await matched()) {
-    told = n;
+  const matched = async () => {
+    const { matched, answers } = await ask("POST", path, { ...chosen, dry_run: true });
+    return [matched - (answers.paused ?? 0), answers.paused ?? 0];
+  };
+  for (let now = await matched(), told = ""; `${now}` !== told; now = await matched()) {
+    told = `${now}`;
+    const [n, paused] = now;
     const [title, lines] = question(`${count(n)} ${n === 1 ? "schedule" : "schedules"}`);
+    if (paused) lines.push(`${count(paused)} more ${paused === 1 ? "is paused and stays as it is" : "are paused and stay as they are"}.`);
     if (!(await confirmed(title, lines, { danger: kind === "danger" }))) return false;
   }
   return true;

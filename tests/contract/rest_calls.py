@@ -2,7 +2,7 @@
 
 from sendlater.config import Settings
 
-FAR_MS = 1_900_000_000_000
+FAR_MS, HOUR_MS = 1_900_000_000_000, 3_600_000
 
 
 def settings_for(redis_url, space, **more):

@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from test_conditions import claimed_at, schedule
+from test_conditions_store import claimed_at, schedule
 from test_dialects_sql import decode, spark  # noqa: F401  (a fixture)
 from test_retries import DELIVERED, SETTINGS, failed
 

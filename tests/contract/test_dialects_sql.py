@@ -252,7 +252,7 @@ def test_a_tombstone_never_has_a_condition(spark):
     told = [done, (names.IF, b"\xff|\x00")]
     record = Record(topic="schedules", key=b"a", value=None, headers=told)
     (row,) = decode(spark, [record], chosen)
-    assert (row["change"], row["value"]) == (None, b"schedules/1/7")
+    assert (row["change"], row["value"]) == ("left ", b"schedules/1/7")
 
 
 def test_deliveries_of_a_journal_tell_their_version(spark):
@@ -319,7 +319,7 @@ def test_a_tombstone_names_the_id_that_its_record_waited_under(spark):
             for headers in (
                 [waited, done, *stale],
                 [(names.ID, b"schedules-1-7-1800"), done],
-                [(names.ID, b"a@1800"), done],
+                [(names.ID, b"a@1800"), (names.DUE, b"1800"), done],
                 [(names.ID, b"schedules-1-71"), done],
                 [(names.ID, b"a"), done],
                 [(names.ID, b"a@1800x"), done],
@@ -333,8 +333,8 @@ def test_a_tombstone_names_the_id_that_its_record_waited_under(spark):
     )
     assert [row["id"] for row in rows] == [b"a"] * 10
     assert [row["value"] for row in rows] == [b"schedules/1/7"] * 9 + [None]
-    told = ["waited schedules-1-7", "waited schedules-1-7-1800", "waited @1800"]
-    assert [row["change"] for row in rows] == told + [None] * 7
+    told = ["left  schedules-1-7", "left  schedules-1-7-1800", "left 1800 @1800"]
+    assert [row["change"] for row in rows] == told + ["left "] * 6 + [None]
 
 
 def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark):

@@ -6,7 +6,7 @@ from sendlater.config import Inbox, Settings
 from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.rewrite import bury_surplus
-from sendlater.store import Batch, Pending
+from sendlater.store import Admin, Batch, Move, Pending
 from sendlater.store.codec import pack, unpack
 from sendlater.store.rebuild import JournalCopy
 
@@ -39,6 +39,12 @@ class Store:
     def read(self, found: Schedule, *, copy_of: str = "", journal: bool = True) -> None:
         due = f"again {copy_of}|{found.due_ms}" if copy_of else found.due_ms
         self.shard.park([found.id, due, pack(found)], journal=journal)
+
+    def read_change(self, change: str, copy: Schedule) -> None:
+        assert copy.origin is not None
+        ends = [("s/0", "", str(copy.origin.position + 1))]
+        rows = [copy.id, f"{change}|{copy.due_ms}", pack(copy)]
+        self.shard.park(rows, owner=str(self.owner), ends=ends, journal=True)
 
     def read_null(self, version: str = "") -> None:
         self.shard.park([b"a", "", version], journal=True)
@@ -84,6 +90,43 @@ def test_a_copy_of_what_stands_changes_nothing(store: Store) -> None:
     assert store.surplus() == {}
     store.read_null(VERSION)
     assert store.stands() is None
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "change", "then"),
+    [(50, "c1", (70, 5)), (70, "c1", None), (50, "", None)],
+    ids=["it left before the move", "it left after the move", "no copy is to come"],
+)
+def test_what_is_moved_in_a_store_that_went_back_outlives_the_tombstone_of_what_had_left(
+    store: Store, left_ms: int, change: str, then: tuple[int, int] | None
+) -> None:
+    """On the journal the copy of the change follows that tombstone, and stands."""
+    store.read(schedule(at=5))
+    Admin(store.pending).move(Move(b"a", 70, change=change))
+    store.read_null(f"{VERSION} {left_ms}")
+    assert store.stands() == then
+    store.read_change("c1", schedule(at=7, due_ms=70, value=b"5"))
+    if then:
+        assert store.stands() == (70, 7)
+        store.read_null("s/0/7 70")
+        assert store.stands() is None
+
+
+@pytest.mark.parametrize("copy_first", [True, False])
+@pytest.mark.parametrize("left_ms", [70, 50])
+def test_what_left_as_moved_does_not_come_again_in_a_store_that_forgot_both(
+    store: Store, copy_first: bool, left_ms: int
+) -> None:
+    """The tombstone names the version before the change: only the due time tells which one left."""
+    store.read(schedule(at=5))
+    steps = [
+        lambda: store.read_change("c1", schedule(at=7, due_ms=70, value=b"5")),
+        lambda: store.read_null(f"{VERSION} {left_ms}"),
+    ]
+    for step in steps if copy_first else steps[::-1]:
+        step()
+    assert store.stands() == (None if left_ms == 70 else (70, 7))
+    assert bool(store.surplus()) == (left_ms == 70 and not copy_first), "it must be buried"
 
 
 def test_a_copy_never_overrules_what_was_written_before_it_landed(store: Store) -> None:

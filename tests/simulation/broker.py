@@ -381,6 +381,7 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     origin = (topic, number, at, entry.timestamp_ms)
     kept = [(n, v) for n, v in entry.headers if n not in names.CONTROL]
     nothing = (None, None, None)
+    done = told_id = None
     due, target = entry.header(names.DUE_MS), entry.header(names.TARGET_TOPIC)
     expires, after = entry.header(names.EXPIRES), entry.header(names.EXPIRES_AFTER)
     moved = entry.header(names.CHANGE) or entry.header(names.AGAIN)
@@ -396,8 +397,6 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
             told_id = waited
         elif done is not None and waited and re.fullmatch(b"@[0-9]+", waited[len(entry.key) :]):
             told_id = waited[len(entry.key) :]
-        else:
-            told_id = None
         body = (entry.key, None, *nothing, done, None, "headers")
     elif entry.key is not None and planned:
         # Its task reads the plan: see spark/plans.py.
@@ -428,8 +427,8 @@ def _decode(topic: str, number: int, at: int, entry: Entry, settings: Settings) 
     change = entry.header(names.CHANGE)
     if (only_if := entry.header(names.IF)) and body[-1] != "rejected":
         change = b"if " + only_if
-    if body[1] is None and told_id:
-        change = b"waited " + told_id
+    if body[1] is None and done:
+        change = b"left " + (entry.header(names.DUE) or b"") + (b" " + told_id if told_id else b"")
     again = copy_of(entry, topic, number, at) if topic in settings.journals else None
     if again is not None and body[-1] != "rejected":
         change = f"again {topic}/{number}/{again}".encode()

@@ -300,10 +300,14 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         (
             lua(
                 "park",
-                "if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then",
+                "if stands > 0 then",
                 "if false then",
             ),
         ),
+    ),
+    "a tombstone takes what was moved after its store went back": (
+        replace(STORE, plan={"journal": True}, deeds=("door-move",)),
+        (lua("park", "or redis.call('ZCARD', changes) == 0 then", "or true then"),),
     ),
     "planning knows nothing of what intake has read meanwhile": (
         HORIZON,

@@ -77,10 +77,10 @@ def stages(settings: "Settings") -> list[list[str]]:
     null: no expiry), tags (null: none; commas between them), origin_topic, origin_partition,
     origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
-    under that condition, `waited ID` for a tombstone about a rejected record that waited under that
-    id, `waited @PLANNED` for one about an occurrence, and `recurs CHANGE`, or `recurs again
-    VERSION`, for a recurring schedule, see spark/plans.py). The value of a cancellation is null, or
-    the version that a tombstone of ours is about.
+    under that condition, `left DUE_MS` for a tombstone of ours, with ` ID` behind it for one about
+    a rejected record that waited under that id, or ` @PLANNED` about an occurrence, and `recurs
+    CHANGE`, or `recurs again VERSION`, for a recurring schedule, see spark/plans.py). The value of
+    a cancellation is null, or the version that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
@@ -284,16 +284,16 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
         "CASE WHEN reason IS NULL AND copy_of IS NOT NULL "
         f"THEN concat(if({RECURS}, 'recurs again ', 'again '), "
         "concat_ws('/', topic, partition, copy_of)) "
-        f"{_waited()} "
+        f"WHEN done THEN {_left()} "
         f"WHEN {RECURS} AND reason IS NULL AND value IS NOT NULL "
         f"THEN concat('recurs ', coalesce({change}, '')) ELSE {change} END AS change",
     ]
 
 
-def _waited() -> str:
-    """Branches of a CASE: a tombstone tells the id that its record waited under, if that is not its
-    key. Of a rejected record that is its place, of an occurrence either with the planned time (and
-    that of its schedule as @PLANNED)."""
+def _left() -> str:
+    """What a tombstone of ours tells: when its record was due (empty if it does not say), and the
+    id that this waited under, if that is not its key. Of a rejected record that is its place, of an
+    occurrence either with the planned time (and that of its schedule as @PLANNED)."""
     told_id = sql.header(sql.text(names.ID))
     planned = f"CAST(substring({told_id}, octet_length(key) + 1) AS STRING)"
     occurred = f"""substring({told_id}, 1, octet_length(key)) = key
@@ -303,10 +303,9 @@ def _waited() -> str:
     behind = f"CAST(substring({told_id}, octet_length({place}) + 1) AS STRING)"
     waited = f"""substring({told_id}, 1, octet_length({place})) = {place}
     AND {sql.matches(behind, "(-[0-9]+)?")}"""
-    return (
-        f"WHEN done AND {waited} THEN concat('waited ', CAST({told_id} AS STRING)) "
-        f"WHEN done AND {occurred} THEN concat('waited ', {planned})"
-    )
+    id = f"CASE WHEN {waited} THEN CAST({told_id} AS STRING) WHEN {occurred} THEN {planned} END"
+    due_ms = sql.header_text(names.DUE, names.WHOLE_MS)
+    return f"concat_ws(' ', 'left', coalesce({due_ms}, ''), {id})"
 
 
 def _finished(settings: "Settings") -> list[str]:

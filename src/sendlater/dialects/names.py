@@ -163,6 +163,8 @@ CONDITION = r"absent|earlier|later|once|version=[0-9A-Za-z-]{1,64}"
 CONDITION_EXPECTED = "absent, earlier, later, once or version=V"
 ONCE = "once"
 """The condition of a retry, so that a consumer that dies before it commits makes no second one."""
+WHOLE_MS = "[0-9]{1,16}"
+"""Milliseconds since 1970, as sendlater writes them."""
 VERSION = TOPIC + r"/[0-9]{1,10}/[0-9]{1,19}"
 """A version: `topic/partition/offset`."""
 

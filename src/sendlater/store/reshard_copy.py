@@ -19,7 +19,7 @@ from sendlater.store.connection import Clients
 
 COPY = b"next:"
 """What the keys of a copy have behind their shard."""
-HASHES = (b"aside", b"surplus", b"overtaken:otherwise", b"limits-since")
+HASHES = (b"aside", b"surplus", b"surplus:moves", b"overtaken:otherwise", b"limits-since")
 SORTED = (b"changes", b"once")
 SETS = (b"beyond", b"overtaken", b"touched")
 FIRST = (b"state:copied", b"state:undecided", b"state:filling")

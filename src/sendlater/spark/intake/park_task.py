@@ -21,9 +21,10 @@ from sendlater.store.recent import tell
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WAITED = "waited "
-"""Beginning of the `change` of a tombstone about what waited under another id, which follows; of an
-occurrence that was delivered only what its id has behind that of its schedule, @PLANNED."""
+LEFT = "left "
+"""Beginning of the `change` of a tombstone of ours; when what it is about was due follows, then the
+id under which that waited, if it is another one; of an occurrence that was delivered only what its
+id has behind that of its schedule, @PLANNED."""
 VALUE, HEADERS, DIALECT = 3, 4, 5
 ORIGIN, PARTITION, AT, TIMESTAMP_MS = -4, -3, -2, -1
 """Places in a row of the sink: each record comes by here, so no list is made to take it apart."""
@@ -148,10 +149,12 @@ class ParkTask:
         if from_partition < 0:
             return
         version: Any = packed
-        if due_ms is None and change is not None and change.startswith(WAITED):
-            told, change = change.removeprefix(WAITED).encode(), None
+        if due_ms is None and change is not None and change.startswith(LEFT):
+            left_ms, _, told_id = change.removeprefix(LEFT).partition(" ")
+            told, change = told_id.encode(), None
             known_as = schedule_id + told if told.startswith(b"@") else told
-            waited = waited_as(schedule_id, known_as, value.decode())
+            waited = waited_as(schedule_id, known_as, value.decode()) if told else ()
+            version = packed = b"%b %b" % (value, left_ms.encode())
         elif waited and change:
             version = change.split()[1]
         # What was claimed and put back waits where it was claimed, whatever its id is now.

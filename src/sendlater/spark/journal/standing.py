@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     pass
 
 
-WHOLE = "[0-9]{1,16}"
 """A due time as we write it."""
 
 _DONE = f"CASE WHEN value IS NULL THEN try_cast(substring_index({DONE}, '/', -1) AS BIGINT) END"
@@ -67,9 +66,11 @@ def standing(read: DataFrame, *, tasks: int, decided: bool = True) -> DataFrame:
 
     A copy has the offset of its version. `decided`: records with a condition do not count.
     """
-    left = sql.header_text(names.DUE, WHOLE)
+    left = sql.header_text(names.DUE, names.WHOLE_MS)
     asks = CONDITIONAL if decided else "false"
-    moved = f"CASE WHEN {_CHANGE} IS NOT NULL THEN {sql.header_text(names.DUE_MS, WHOLE)} END"
+    moved = (
+        f"CASE WHEN {_CHANGE} IS NOT NULL THEN {sql.header_text(names.DUE_MS, names.WHOLE_MS)} END"
+    )
     # Of copies of one version the one whose plan has come furthest, in whatever order they are.
     plan = f"CAST({sql.header(sql.text(names.PLAN))} AS STRING)"
     planned, changes = (

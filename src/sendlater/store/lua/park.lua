@@ -8,7 +8,8 @@
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be
 --       empty: cancels the id; with a record of topic/partition/position, only a version that was
---              read from that partition at that position or before
+--              read from that partition at that position or before; behind it, after a blank, when it
+--              was due as it left, see has_moved
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
 --       if CONDITION|due_ms: written only if the condition holds for what stands under the id after
 --              the rows before it, otherwise dropped and counted; on a journal see decide
@@ -147,7 +148,7 @@ end
 -- Whether a row is the copy of what stands under an id: it differs only in where and when it was read.
 -- The copy of a cancellation has no row.
 local function is_copy(row, id)
-    local packed = redis.call('HGET', record, id)
+    local packed = redis.call('HGET', record, id) or ''
     for i = rest, first - 1, 3 do
         local topic = string.match(ARGV[i], '^(.*)/%d+$')
         local here, there = place(row, topic), place(packed, topic)
@@ -256,6 +257,27 @@ local function decide(only_if, id, due_ms, row)
     return met
 end
 
+-- Of a store that went back, or was filled anew, what the copy of a change and a tombstone tell together.
+-- The tombstone names the version that stood when the copy had not been read, and when that was due: if
+-- the copy is due then, it has left as moved by that change. Kept per id: `copy DUE_MS` or `left DUE_MS`,
+-- whichever was read first.
+local moves = surplus .. ':moves'
+local has_moves = journal ~= '' and redis.call('HLEN', moves) > 0
+local function note_move(id, told, at_ms)
+    redis.call('HSET', moves, id, told .. ' ' .. at_ms)
+    has_moves = true
+end
+local function is_due(id, at_ms)
+    local score = redis.call('ZSCORE', due, id)
+    return score and math.floor(score % LIMITED) == tonumber(at_ms)
+end
+local function has_moved(id, left_ms)
+    if left_ms == '' or redis.call('HEXISTS', record, id) == 0 or is_due(id, left_ms) then
+        return false
+    end
+    return not planned_in(redis.call('HGET', record, id))
+end
+
 local earliest = math.huge
 -- What stands has left before the condition was decided: here is what stands instead.
 local function stand_otherwise(id, other)
@@ -277,6 +299,10 @@ end
 
 for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
+    local about, left_ms = '', nil
+    if due_ms == '' then
+        about, left_ms = string.match(ARGV[i + 2], '^(%S*) ?(%d*)$')
+    end
     local change, again, stands, only_if, position, stood, changed, changed_since
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
@@ -308,11 +334,14 @@ for i = first, #ARGV, 3 do
             end
         end
     elseif planning then
-        local about = due_ms == '' and ARGV[i + 2] or ''
         redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
     end
-    local held = true
-    if has_otherwise and not only_if and not again and (due_ms ~= '' or ARGV[i + 2] == '') then
+    local held, has_gone = true, false
+    if has_moves and not again and about == '' then
+        has_gone = change and redis.call('HGET', moves, id) == 'left ' .. due_ms
+        redis.call('HDEL', moves, id)
+    end
+    if has_otherwise and not only_if and not again and about == '' then
         redis.call('HDEL', otherwise, id)
     end
     if only_if then
@@ -336,11 +365,14 @@ for i = first, #ARGV, 3 do
         elseif not stands and (tonumber(due_ms) <= planned or planned_in(ARGV[i + 2])) then
             redis.call('HSETNX', surplus, id, again)
         end
-    elseif change and redis.call('ZREM', changes, change) == 1 then
+    elseif change and (redis.call('ZREM', changes, change) == 1 or has_gone) then
         count = count + 1
         known = known + 1
         if journal ~= '' then
             write()
+        end
+        if has_gone and is_copy(ARGV[i + 2], id) then
+            take_out(id)
         end
         local score = journal ~= '' and redis.call('ZSCORE', due, id)
         if score and not is_copy(ARGV[i + 2], id) then
@@ -360,21 +392,32 @@ for i = first, #ARGV, 3 do
         write()
         tombstones = tombstones + 1
         -- Our own tombstone is read here; a newer schedule of its id may have been parked before.
-        if ARGV[i + 2] ~= '' and (beside(id, ARGV[i + 2]) or 0) > 0 then
+        local stands = about ~= '' and beside(id, about) or 0
+        if stands > 0 and has_moves and redis.call('HGET', moves, id) == 'copy ' .. left_ms and is_due(id, left_ms) then
+            stands = 0
+        end
+        local moved = stands == 0 and about ~= '' and has_moved(id, left_ms)
+        if moved then
+            note_move(id, 'left', left_ms)
+        elseif has_moves and stands <= 0 then
+            redis.call('HDEL', moves, id)
+        end
+        if stands > 0 then
             local left, other = kept_otherwise(id)
-            if left == ARGV[i + 2] then
+            if left == about then
                 stand_otherwise(id, other)
             else
                 -- On the journal this tombstone follows what stands, so compaction would remove that.
                 redis.call('SADD', overtaken, id)
             end
-        else
+        elseif not moved or redis.call('ZCARD', changes) == 0 then
+            -- What was moved was so here, most likely, if the copy of a change is to come.
             if has_otherwise then
                 redis.call('HDEL', otherwise, id)
             end
             local gone = take_out(id) + redis.call('HDEL', aside, id)
             cancelled = cancelled + math.min(gone, 1)
-            if ARGV[i + 2] == '' then
+            if about == '' then
                 overtake(id)
             end
         end
@@ -399,6 +442,9 @@ for i = first, #ARGV, 3 do
         end
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1
+        if change and journal ~= '' and not again and not only_if and not planned_in(ARGV[i + 2]) then
+            note_move(id, 'copy', due_ms)
+        end
     end
 end
 write()

@@ -245,6 +245,22 @@ def test_a_recurring_schedule_is_paused_triggered_and_resumed(browser, alone):
             expect(page.locator("#life")).to_contain_text(verb)
 
 
+def test_of_many_what_is_paused_stays_and_the_question_says_so(browser, alone):
+    with alone.scheduler() as s:
+        s.send_later("shifts", "m", id="shift", delay=18_000)
+        s.send_later("shifts", "m", id="shifts", every="2h")
+        assert s.pause("shifts")
+    with opened(browser, alone) as page:
+        page.goto("/?topic=shifts")
+        page.get_by_label("how long").fill("1h")
+        page.get_by_role("button", name="Shift all by").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Shift 1 schedule by 1h?")
+        expect(dialog).to_contain_text("1 more is paused and stays as it is.")
+        say_yes(page)
+        told(page, "1 of 2 changed. 1 paused.")
+
+
 def test_a_retry_says_which_attempt_it_is_and_what_failed_first(page, installation):
     """As a consumer produces it that could not handle what it got."""
     headers = [

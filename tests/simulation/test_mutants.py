@@ -305,9 +305,9 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
             ),
         ),
     ),
-    "a tombstone takes what was moved after its store went back": (
+    "what left as it was moved comes again in a store that forgot both": (
         replace(STORE, plan={"journal": True}, deeds=("door-move",)),
-        (lua("park", "or redis.call('ZCARD', changes) == 0 then", "or true then"),),
+        (lua("park", "note_move(id, 'copy', due_ms)", "do end"),),
     ),
     "planning knows nothing of what intake has read meanwhile": (
         HORIZON,

@@ -23,7 +23,7 @@ def test_to_ask_about_a_topic_does_not_make_it():
         with pytest.raises(BrokerUnavailable, match="UNKNOWN_TOPIC_OR_PART"):
             broker.ends("journal")
         assert (reader.places(), tails.exists("journal")) == ([], False)
-        for admin in (broker._admin, reader._admin, tails._admin):
+        for admin in (broker._asking.client, reader._admin, tails._asking.client):
             assert "journal" not in admin.list_topics(timeout=20).topics
         assert AdminClient(IN_MEMORY).list_topics("journal", 20).topics["journal"].error is None
     reader.close()

@@ -24,6 +24,7 @@ from sendlater.brokers.broker import (
     Failed,
 )
 from sendlater.brokers.client_options import ASKING, isolation
+from sendlater.brokers.lasting_client import LastingClient
 from sendlater.errors import BadRequest, BrokerUnavailable, SendlaterError
 from sendlater.model import Headers, Record
 
@@ -54,7 +55,7 @@ class KafkaBroker:
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
         self._options: dict[str, Any] = dict(client_options)
-        self._admin = AdminClient(self._options | ASKING)
+        self._asking = LastingClient(lambda: AdminClient(self._options | ASKING))
         self._isolation = isolation(client_options)
         self._errors: list[str] = []
         limits = self._producer_options()
@@ -169,7 +170,7 @@ class KafkaBroker:
         config = {"message.timestamp.type": "LogAppendTime"}
         try:
             new = [NewTopic(topic, partitions, config=config)]
-            self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
+            self._asking.client.create_topics(new)[topic].result(ACK_TIMEOUT_S)
         except KafkaException as error:
             raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
@@ -177,14 +178,14 @@ class KafkaBroker:
         """See Broker."""
         try:
             new = [NewTopic(topic, partitions)]
-            self._admin.create_topics(new)[topic].result(ACK_TIMEOUT_S)
+            self._asking.client.create_topics(new)[topic].result(ACK_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
     def delete(self, topic: str) -> None:
         """See Broker."""
-        self._admin.delete_topics([topic])[topic].result(ACK_TIMEOUT_S)
+        self._asking.client.delete_topics([topic])[topic].result(ACK_TIMEOUT_S)
 
     def _consumer(self, group: str) -> Consumer:
         return Consumer(
@@ -209,11 +210,11 @@ class KafkaBroker:
             time.sleep(LEADER_PAUSE_S)
 
     def _ends(self, topic: str) -> dict[int, int]:
-        found = self._admin.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
+        found = self._asking.topics(topic, timeout_s=ACK_TIMEOUT_S)[topic]
         if found.error is not None:
             raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(
+        asked = self._asking.client.list_offsets(
             latest, isolation_level=self._isolation, request_timeout=ACK_TIMEOUT_S
         )
         return {place.partition: answer.result().offset for place, answer in asked.items()}

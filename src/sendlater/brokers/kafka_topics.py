@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from sendlater.brokers.client_options import ASKING, isolation
+from sendlater.brokers.lasting_client import LastingClient
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
 from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
@@ -41,6 +42,8 @@ TIMESTAMP_BOUNDS = (
     "message.timestamp.difference.max.ms",
 )
 """How far a producer's clock may be from the broker's; the third is an older name for both."""
+FAILED = (KafkaException, TimeoutError)
+"""Errors of a request; the latter when its answer does not come."""
 CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 _log = structlog.get_logger()
@@ -57,10 +60,15 @@ class KafkaTopics:
     """Creates and looks up topics. It keeps the admin client alive, which its futures need."""
 
     def __init__(self, client_options: Mapping[str, str]) -> None:
-        self._admin = AdminClient({**client_options, **ASKING})
+        options = dict(client_options)
+        self._asking = LastingClient(lambda: AdminClient({**options, **ASKING}))
         # Looks up a topic as the delivering producer does, so the broker may create it.
-        self._producer = Producer(dict(client_options))
+        self._producing = LastingClient(lambda: Producer(options))
         self._isolation = isolation(client_options)
+
+    @property
+    def _admin(self) -> AdminClient:
+        return self._asking.client
 
     def require_answer(self) -> None:
         """Raises BrokerUnavailable when Kafka does not answer."""
@@ -68,7 +76,7 @@ class KafkaTopics:
 
     def _topics(self) -> dict[str, TopicMetadata]:
         try:
-            return self._admin.list_topics(timeout=REQUEST_S).topics
+            return self._asking.topics(timeout_s=REQUEST_S)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka does not answer: {error}") from error
 
@@ -82,8 +90,9 @@ class KafkaTopics:
         new = NewTopic(topic, partitions, config=dict(config))
         try:
             self._admin.create_topics([new], operation_timeout=REQUEST_S)[topic].result(REQUEST_S)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        except FAILED as error:
+            known = isinstance(error, KafkaException) and error.args[0].code()
+            if known != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
 
     def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
@@ -108,8 +117,9 @@ class KafkaTopics:
                 else {}
             )
             for place, future in futures.items():
-                ends.setdefault(place.topic, {})[place.partition] = future.result().offset
-        except KafkaException as error:
+                told = future.result(2 * REQUEST_S)
+                ends.setdefault(place.topic, {})[place.partition] = told.offset
+        except FAILED as error:
             raise BrokerUnavailable(f"Kafka does not return offsets: {error}") from error
         return ends
 
@@ -120,7 +130,7 @@ class KafkaTopics:
         for topic, future in found.items():
             try:
                 told = future.result(REQUEST_S)
-            except KafkaException as error:
+            except FAILED as error:
                 raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
             facts[topic] = TopicFacts(str(told.topic_id), len(told.partitions))
         return facts
@@ -140,6 +150,8 @@ class KafkaTopics:
         for topic, future in found.items():
             try:
                 future.result(REQUEST_S)
+            except TimeoutError:
+                return set()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     gone.add(topic)
@@ -156,6 +168,8 @@ class KafkaTopics:
             found = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
         except KafkaException:
             return {}
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"Kafka does not tell the settings of {topic!r}") from error
         return {name: str(entry.value) for name, entry in found.items()}
 
     def require_compacted(self, topic: str) -> None:
@@ -188,7 +202,7 @@ class KafkaTopics:
         if alter:
             try:
                 self._admin.incremental_alter_configs([resource])[resource].result(REQUEST_S)
-            except KafkaException as error:
+            except FAILED as error:
                 cause = str(error)
             else:
                 _log.info("impossible timestamps are refused from now on", topic=topic)
@@ -208,7 +222,7 @@ class KafkaTopics:
         if topic in (".", "..") or not re.fullmatch(names.TOPIC, topic):
             return Reason.BAD_TARGET
         try:
-            found = self._producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            found = self._producing.topics(topic, timeout_s=REQUEST_S)[topic]
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
         if found.error is not None:
@@ -241,6 +255,8 @@ class KafkaTopics:
             allowed = future.result(REQUEST_S).authorized_operations
         except (KafkaException, ValueError):
             return untold
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"Kafka does not describe {topic!r}") from error
         return not allowed or operation in allowed or AclOperation.ALL in allowed
 
 

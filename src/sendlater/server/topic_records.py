@@ -15,6 +15,7 @@ from ulid import ULID
 from sendlater.brokers.broker import Arrived
 from sendlater.brokers.client_options import ASKING, client_options
 from sendlater.brokers.kafka import arrived
+from sendlater.brokers.lasting_client import LastingClient
 from sendlater.brokers.redis import open_topics
 from sendlater.client.events import alive_again
 from sendlater.config import Settings
@@ -59,12 +60,13 @@ class KafkaTails:
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
         }
-        self._admin = AdminClient({**client_options(settings), **ASKING})
+        options = client_options(settings)
+        self._asking = LastingClient(lambda: AdminClient({**options, **ASKING}))
 
     def exists(self, topic: str) -> bool:
         """Whether the topic exists. Raises BrokerUnavailable."""
         try:
-            return self._admin.list_topics(topic, ASK_S).topics[topic].error is None
+            return self._asking.topics(topic, timeout_s=ASK_S)[topic].error is None
         except KafkaException as error:
             raise BrokerUnavailable(f"topic {topic!r}: {error}") from error
 

@@ -77,7 +77,7 @@ class RehearsedRows(DataSourceStreamReader):
         if not self._inbox:
             yield from warm_rows(0)
             return
-        yield chunk(of_inboxes.warm_rows("inbox", times=10, now_ms=0), {})
+        yield chunk(of_inboxes.warm_rows("inbox", times=2, now_ms=0), {})
         yield NOTHING
 
 

@@ -46,7 +46,7 @@ CHECK_MS = 2_000
 """Pause between two looks at how far the store is."""
 UNPARKED_MS_MAX = 15_000
 """What was passed on this long ago, and has not arrived in the store, is lost or stuck."""
-WARM_UP_CHUNKS, WARM_UP_RECORDS = 100, 10
+WARM_UP_CHUNKS, WARM_UP_TIMES = 100, 2
 """What is sent through decoding and sink before the first record: a JVM that has just started is
 many times slower."""
 
@@ -95,7 +95,7 @@ class InboxTask:
         """Records of every topic and dialect, which the sink throws away."""
         topics = sorted({topic for topic, _ in self._reader.places()})
         for topic in topics * (WARM_UP_CHUNKS // max(1, len(topics))):
-            rows = warm_rows(topic, times=WARM_UP_RECORDS, now_ms=self._clock.now_ms())
+            rows = warm_rows(topic, times=WARM_UP_TIMES, now_ms=self._clock.now_ms())
             yield from self._rows(rows, {})
 
     def await_space(self, owner: int) -> "Iterator[pa.RecordBatch]":

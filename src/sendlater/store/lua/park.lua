@@ -411,7 +411,7 @@ for i = first, #ARGV, 3 do
                 redis.call('SADD', overtaken, id)
             end
         elseif not moved or redis.call('ZCARD', changes) == 0 then
-            -- What was moved was so here, most likely, if the copy of a change is to come.
+            -- It stays if the copy of a change is to come: then it was moved here, most likely.
             if has_otherwise then
                 redis.call('HDEL', otherwise, id)
             end

@@ -93,7 +93,7 @@ class KafkaTopics:
         except FAILED as error:
             known = isinstance(error, KafkaException) and error.args[0].code()
             if known != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+                raise BrokerUnavailable(f"cannot create topic {topic!r}: {_told(error)}") from error
 
     def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
         """Per topic and partition the offset after the last readable record.
@@ -120,7 +120,7 @@ class KafkaTopics:
                 told = future.result(2 * REQUEST_S)
                 ends.setdefault(place.topic, {})[place.partition] = told.offset
         except FAILED as error:
-            raise BrokerUnavailable(f"Kafka does not return offsets: {error}") from error
+            raise BrokerUnavailable(f"Kafka does not return offsets: {_told(error)}") from error
         return ends
 
     def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
@@ -131,7 +131,9 @@ class KafkaTopics:
             try:
                 told = future.result(REQUEST_S)
             except FAILED as error:
-                raise BrokerUnavailable(f"Kafka does not describe {topic!r}: {error}") from error
+                raise BrokerUnavailable(
+                    f"Kafka does not describe {topic!r}: {_told(error)}"
+                ) from error
             facts[topic] = TopicFacts(str(told.topic_id), len(told.partitions))
         return facts
 
@@ -203,7 +205,7 @@ class KafkaTopics:
             try:
                 self._admin.incremental_alter_configs([resource])[resource].result(REQUEST_S)
             except FAILED as error:
-                cause = str(error)
+                cause = _told(error)
             else:
                 _log.info("impossible timestamps are refused from now on", topic=topic)
                 return
@@ -258,6 +260,11 @@ class KafkaTopics:
         except TimeoutError as error:
             raise BrokerUnavailable(f"Kafka does not describe {topic!r}") from error
         return not allowed or operation in allowed or AclOperation.ALL in allowed
+
+
+def _told(error: Exception) -> str:
+    """An answer that did not come says nothing by itself."""
+    return str(error) or f"no answer within {REQUEST_S:.0f} s"
 
 
 def _require_replicas(topic: TopicMetadata, in_sync_min: int) -> None:

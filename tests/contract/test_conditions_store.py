@@ -235,6 +235,18 @@ def test_the_inbox_gets_a_record_without_a_condition(pending, journal):
     assert (counts["parked"], counts["replaced"], counts["pending"]) == (2, 1, 1)
 
 
+def test_what_is_written_again_goes_where_it_was_read(pending):
+    """An undo does so: on another partition it could come before its cancellation."""
+    operations = operations_of(pending, journal=False)
+    at_ms = SystemClock().now_ms() + HOUR_S * 1_000
+    origin = Origin(topic="in", partition=3, position=7, timestamp_ms=1)
+    restored, new = schedule(at_ms, origin=origin), schedule(at_ms, id=b"new")
+    elsewhere = schedule(at_ms, id=b"else", origin=replace(origin, topic="gone"))
+    assert operations.write([restored, new, elsewhere]) == [None] * 3
+    told = [(record.topic, record.partition) for record in operations.broker.sent]
+    assert told == [("in", 3), ("in", None), ("in", None)]
+
+
 def test_an_id_that_somebody_else_creates_waits_for_that(pending, monkeypatch):
     operations = operations_of(pending, journal=False)
     one = schedule(SystemClock().now_ms() + HOUR_S * 1_000)

@@ -119,14 +119,19 @@ class Operations:
         return schedule
 
     def write(self, schedules: Sequence[Schedule]) -> list[Exception | None]:
-        """Send checked schedules; on return each one is safe or has its error in the list."""
+        """Send checked schedules; on return each one is safe or has its error in the list. What was
+        read from an inbox goes there again: its cancellation is there, and comes first."""
         try:
             if self.settings.on_kafka:
-                return self._deliver([self.checked(s) for s in schedules])
+                return self._deliver([self._at_home(s) for s in schedules])
             self._put(schedules)
         except Exception as error:
             return [error] * len(schedules)
         return [None] * len(schedules)
+
+    def _at_home(self, schedule: Schedule) -> Record:
+        inbox, partition = self.home(schedule)
+        return replace(self.checked(schedule), topic=inbox, partition=partition)
 
     def _put(self, schedules: Sequence[Schedule]) -> None:
         """Write to the store, or to the inbox while intake has not read all of it: it could

@@ -300,7 +300,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         (
             lua(
                 "park",
-                "if stands > 0 then",
+                "if is_newer then",
                 "if false then",
             ),
         ),

@@ -27,10 +27,8 @@ def expire(
     count: int = script("expire")(
         shard.client,
         **shard._keys("due", "record", "state", "batches", "wake"),
-        batch=shard._batch_key(batch.name),
+        **shard._at_work(batch, attempt),
         owner=owner,
-        name=batch.name,
-        attempt=attempt,
         rest=flat,
     )
     return count

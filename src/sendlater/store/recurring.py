@@ -36,10 +36,8 @@ def recur(
     told = script("recur")(
         shard.client,
         **shard._keys("state", "batches"),
-        batch=shard._batch_key(batch.name),
+        **shard._at_work(batch, attempt),
         owner=owner,
-        name=batch.name,
-        attempt=attempt,
         rest=flat,
     )
     return [one for one, stood in zip(placed, told, strict=True) if stood and one[0]]
@@ -53,9 +51,7 @@ def renew(shard: Shard, batch: Batch, ids: Sequence[bytes], *, owner: int, attem
     script("renew")(
         shard.client,
         **shard._keys("due", "record", "state", "batches", "wake"),
-        batch=shard._batch_key(batch.name),
+        **shard._at_work(batch, attempt),
         owner=owner,
-        name=batch.name,
-        attempt=attempt,
         rest=list(ids),
     )

@@ -142,17 +142,14 @@ class Shard:
             return None
         return self.claimed(batch) if stands == "open" else Claim([], [])
 
+    def _at_work(self, batch: Batch, attempt: str) -> dict[str, Any]:
+        """Arguments that name a batch that is there and the attempt to a script."""
+        return {"batch": self._batch_key(batch.name), "name": batch.name, "attempt": attempt}
+
     def _attempted(self, batch: Batch, owner: int, attempt: str) -> dict[str, Any]:
-        """Arguments that name the batch and the attempt to a script."""
-        return {
-            "batch": self._batch_key(batch.name),
-            "owner": owner,
-            "lane": batch.lane,
-            "run": batch.run,
-            "name": batch.name,
-            "number": batch.order,
-            "attempt": attempt,
-        }
+        """The same of a batch that may be new."""
+        run = {"owner": owner, "lane": batch.lane, "run": batch.run, "number": batch.order}
+        return self._at_work(batch, attempt) | run
 
     def claim(
         self,
@@ -305,9 +302,7 @@ class Shard:
         script("aside")(
             self.client,
             **self._keys("batches", "aside"),
-            batch=self._batch_key(batch.name),
-            name=batch.name,
-            attempt=attempt,
+            **self._at_work(batch, attempt),
             rest=ids,
         )
 

@@ -272,10 +272,8 @@ local function is_due(id, at_ms)
     return score and math.floor(score % LIMITED) == tonumber(at_ms)
 end
 local function has_moved(id, left_ms)
-    if left_ms == '' or redis.call('HEXISTS', record, id) == 0 or is_due(id, left_ms) then
-        return false
-    end
-    return not planned_in(redis.call('HGET', record, id))
+    local packed = left_ms ~= '' and not is_due(id, left_ms) and redis.call('HGET', record, id)
+    return packed and not planned_in(packed)
 end
 
 local earliest = math.huge
@@ -392,17 +390,18 @@ for i = first, #ARGV, 3 do
         write()
         tombstones = tombstones + 1
         -- Our own tombstone is read here; a newer schedule of its id may have been parked before.
-        local stands = about ~= '' and beside(id, about) or 0
-        if stands > 0 and has_moves and redis.call('HGET', moves, id) == 'copy ' .. left_ms and is_due(id, left_ms) then
-            stands = 0
+        local stands = about ~= '' and beside(id, about) or nil
+        local moved = stands == 0 and has_moved(id, left_ms)
+        local is_newer = (stands or 0) > 0
+        if is_newer and has_moves and redis.call('HGET', moves, id) == 'copy ' .. left_ms and is_due(id, left_ms) then
+            is_newer = false
         end
-        local moved = stands == 0 and about ~= '' and has_moved(id, left_ms)
         if moved then
             note_move(id, 'left', left_ms)
-        elseif has_moves and stands <= 0 then
+        elseif has_moves and not is_newer then
             redis.call('HDEL', moves, id)
         end
-        if stands > 0 then
+        if is_newer then
             local left, other = kept_otherwise(id)
             if left == about then
                 stand_otherwise(id, other)

@@ -78,9 +78,9 @@ def spark():
     session.stop()
 
 
-def frame_of(spark, records):
+def frame_of(spark, records, *, read_ms=READ_MS):
     """Records as Kafka's source gives them, one after the other on a partition of their topics."""
-    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=READ_MS)
+    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=read_ms)
     rows = [
         (r.key, r.value, r.topic, 1, place, instant, r.headers or None)
         for place, r in enumerate(records)
@@ -88,9 +88,9 @@ def frame_of(spark, records):
     return spark.createDataFrame(rows, SCHEMA)
 
 
-def decode(spark, records, chosen=SETTINGS):
+def decode(spark, records, chosen=SETTINGS, **when):
     """Each record decoded, in order, as a dict; headers as pairs, bytes as bytes."""
-    frame = frame_of(spark, records)
+    frame = frame_of(spark, records, **when)
     for stage in stages(chosen):
         frame = frame.selectExpr(*stage)
     assert frame.columns == COLUMNS
@@ -196,6 +196,24 @@ def test_the_expiry_of_an_event_counts_if_the_setting_says_so(spark):
         (None, None),
     ]
     assert [dict(row["headers"]).get(names.REJECTED) for row in rows[2:]] == [b"bad-expiry"] * 2
+
+
+@pytest.mark.parametrize("read_ms", [-1, -(10**13), 0])
+def test_who_writes_no_timestamp_is_told(spark, read_ms):
+    times = (names.EVERY, names.DELAY, names.RETRY, names.DUE_MS)
+    texts = (b"5s", b"5s", b"5s", SOON[1])
+    records = [schedule((name, text), TARGET) for name, text in zip(times, texts, strict=True)]
+    records.append(envelope(b'{"topic": "t", "message": "m", "countdown": 5}', key=b"k"))
+    rows = decode(spark, records, read_ms=read_ms)
+    told = [dict(row["headers"] or ()).get(names.REJECTED_DETAIL, b"").decode() for row in rows]
+    bad = f"expected a record timestamp since 1970, got {read_ms}"
+    # With a delay of five seconds, the last of 1969 is in 1970.
+    assert told[0] == (bad if read_ms < 0 else "")
+    assert [told[1], told[2], told[4]] == [bad if read_ms < -5_000 else ""] * 3
+    assert told[3] == (
+        f"expected {names.DUE_MS} within 3660 days of the record timestamp {read_ms}, "
+        f'got "{SOON[1].decode()}"'
+    )
 
 
 def test_the_copy_of_a_change_was_accepted_before(spark):

@@ -166,7 +166,7 @@ class Broker:
                 for at, entry in enumerate(self.log(topic)[number][:end]):
                     if entry is None or entry.key is None or (topic, number, at) in torn:
                         continue
-                    place = by_place.setdefault((entry.key, topic, number), {"at": 0})
+                    place = by_place.setdefault((entry.key, topic, number), {})
                     done = entry.header(names.ORIGIN) if entry.value is None else None
                     # A copy counts as the version it is a copy of.
                     version_of = copy_of(entry, topic, number, at)
@@ -174,7 +174,6 @@ class Broker:
                     come = (
                         (plan.planned_ms, plan.changes) if plan and version_of is not None else ()
                     )
-                    place["at"] = max(place["at"], entry.timestamp_ms)
                     if done is not None:
                         told = int(done.rpartition(b"/")[2]), entry.header(names.DUE) or b""
                         place["done"] = max(place.get("done", (-1, b"")), told)
@@ -184,12 +183,10 @@ class Broker:
                         place["last"] = max(place.get("last", stands), stands, key=lambda x: x[:3])
         newest: dict[Any, tuple[int, str, int, dict[str, Any]]] = {}
         for (key, topic, number), place in by_place.items():
-            written = place["last"][3].timestamp_ms if "last" in place else place["at"]
-            if key not in newest or newest[key][0] < written:
+            written = place["last"][3].timestamp_ms if "last" in place else -1
+            if written >= 0 and (key not in newest or newest[key][0] < written):
                 newest[key] = (written, topic, number, place)
         for _, topic, number, place in newest.values():
-            if "last" not in place:
-                continue
             at, *_, entry = place["last"]
             done, left = place.get("done", (-1, b""))
             moved = entry.header(names.CHANGE) and entry.header(names.DUE_MS)

@@ -27,6 +27,8 @@ FAULTS = (
 SMALL = ("task-dies", "task-sleeps", "speculate", "answer-lost", "overtaken")
 """Faults of a single task: many of them fit into a run."""
 DEEDS = ("schedule", "cancel", "door-cancel", "door-move", "door-get", "marker", "rubbish")
+STRAYS_SHARE = 0.4
+"""Of the runs with two partitions, those in which some ids are on both."""
 BUSY_STEPS = (
     "claimed",
     "claimed",
@@ -89,13 +91,18 @@ class Plan:
         found += [_fault(rng, rng.choice(kinds)) for _ in range(count)]
         sizes = rng.choice((1, 2)), rng.choice((1, 2)), rng.random() < 0.5
         horizon = "6s" if journal and rng.random() < 0.3 else ""
+        happenings = sorted(found + created + again, key=lambda one: one.at_ms)
+        straying = random.Random(f"stray {seed}")
+        share = STRAYS_SHARE if focus is None else float(focus.strays)
+        if sizes[1] == 2 and straying.random() < share:
+            happenings = list(_strayed(straying, happenings, ids))
         plan = cls(
             seed,
             journal,
             *sizes,
             horizon,
             random.Random(f"limit {seed}").choice((0, 0, 4, 20)),
-            tuple(sorted(found + created + again, key=lambda one: one.at_ms)),
+            tuple(happenings),
         )
         return plan if focus is None else focus.on(plan)
 
@@ -224,6 +231,19 @@ def _second_thought(rng: random.Random, first: Happening) -> Happening:
     return Happening(max(first.at_ms + 1, at_ms), kind, {**first.facts, **changed})
 
 
+def _strayed(
+    rng: random.Random, happenings: Sequence[Happening], ids: Sequence[bytes]
+) -> Iterator[Happening]:
+    """Some ids are on both partitions, as of producers with different partitioners. Through doors,
+    and under conditions, those are not written."""
+    strays = {id for id in ids if rng.random() < 0.5}
+    for one in happenings:
+        if one.facts.get("id") not in strays or one.kind == "rubbish":
+            yield one
+        elif one.kind in ("schedule", "cancel") and not one.facts.get("once"):
+            yield replace(one, facts=one.facts | {"stray": rng.random() < 0.5})
+
+
 def _fault(rng: random.Random, kind: str) -> Happening:
     facts = {
         "on": rng.choice(rng.choice((("",), BUSY_STEPS, BUSY_STEPS, VERBS))),
@@ -258,6 +278,8 @@ class Focus:
     """Where every other schedule goes."""
     recurring: Mapping[str, Any] = field(default_factory=dict)
     """Of everything that recurs."""
+    strays: bool = False
+    """Whether ids are on two partitions."""
     since_ms: float = 0
     """When the first fault may happen."""
 

@@ -189,10 +189,17 @@ class Run:
 
         self.world.spawn(what.kind, self.people, body)
 
-    def _append(self, version: Version, headers: list[tuple[str, bytes | None]]) -> None:
-        number = self.broker.partition(version.id)
+    def _append(
+        self, version: Version, headers: list[tuple[str, bytes | None]], *, stray: bool = False
+    ) -> None:
+        """`stray`: to the other of two partitions."""
+        number = self.broker.partition(version.id) ^ stray
         self.world.say(f"writes {version.id!r} {version.due_ms} {(version.value or b'')[:12]!r}")
         self.broker.append("inbox", number, version.id, version.value, headers, version)
+        others = [v for v in self.ledger.by_id[version.id] if v.place and v is not version]
+        elsewhere = [v.acked_ms for v in others if v.place[1] != number]
+        if version.acked_ms in elsewhere or (elsewhere and self.world.skewed):
+            self.ledger.unsure[version.id] += 1  # no order
 
     def _schedule(self, *, id: bytes, due_in: int, topic: str, value: bytes, **facts: Any) -> None:
         due_ms = self.world.now_ms() + due_in
@@ -212,7 +219,7 @@ class Run:
         once = bool(facts.get("once"))
         headers += [(names.IF, names.ONCE.encode())] if once else []
         version = Version(id, due_ms, value, topic, expiry, once=once)
-        self._append(self.ledger.write(version), headers)
+        self._append(self.ledger.write(version), headers, stray=bool(facts.get("stray")))
 
     def _recur(self, *, id: bytes, topic: str, value: bytes, **facts: Any) -> None:
         now_ms = self.world.now_ms()
@@ -241,8 +248,8 @@ class Run:
         headers += tags_headers(tags_of(facts["number"]))
         self._append(self.ledger.write(version), headers)
 
-    def _cancel(self, *, id: bytes, **_: Any) -> None:
-        self._append(self.ledger.write(Version(id, None, None)), [])
+    def _cancel(self, *, id: bytes, stray: bool = False, **_: Any) -> None:
+        self._append(self.ledger.write(Version(id, None, None)), [], stray=stray)
 
     def _marker(self, *, id: bytes, **_: Any) -> None:
         self.broker.log("inbox")[self.broker.partition(id)].append(None)

@@ -118,6 +118,7 @@ POWER = Focus(
     facts={"steps": 40, "one_shard": False},
     plan={"journal": True, "shards": 1, "horizon": ""},
 )
+ONE_JOURNAL = {"journal": True, "shards": 1, "partitions": 1, "horizon": ""}
 STORE = Focus(faults=("store-goes-back",), facts={"steps": 40, "one_shard": False})
 AT_THE_END = Focus(
     faults=("store-goes-back",),
@@ -152,6 +153,11 @@ HORIZON = Focus(
     facts={"ms": 1_500, "another": True},
     plan={"journal": True, "horizon": "6s", "shards": 1},
     deeds=("cancel",),
+)
+STRAYS = Focus(
+    faults=("intake-stuck", "store-emptied", "store-goes-back", "power-cut"),
+    deeds=("schedule", "cancel"),
+    strays=True,
 )
 LIMITED = Focus(faults=(), plan={"per_second": 1})
 
@@ -231,17 +237,25 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "a cancellation does not mark what is claimed": (
         LATE,
-        (lua("park", "do\n        mark(batch, id, row)", "do\n"),),
+        (lua("park", "            mark(batch, id, taken)\n", ""),),
     ),
     "a newer version leaves what was set aside": (
         ASIDE,
         (
             lua(
                 "park",
-                "if has_aside then\n        redis.call('HDEL'",
-                "if false then\n        redis.call('HDEL'",
+                "row and redis.call('HDEL', aside, id) or 0",
+                "0",
             ),
         ),
+    ),
+    "between two partitions, what is read last wins": (
+        STRAYS,
+        (lua("parts/elsewhere", "written_ms > stamp_ms", "false"),),
+    ),
+    "a cancellation is forgotten once it is read": (
+        STRAYS,
+        (lua("parts/elsewhere", "tonumber(ended_ms) > stamp_ms", "false"),),
     ),
     "what is claimed keeps its place among those with its tags": (
         QUIET,
@@ -249,7 +263,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "a newer version leaves the tags of the older one": (
         QUIET,
-        (lua("park", "            unindex(stood)\n", ""),),
+        (lua("park", "        unindex(stood)\n", ""),),
     ),
     "a cancellation on the inbox leaves its tags": (
         QUIET,
@@ -306,7 +320,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         ),
     ),
     "what left as it was moved comes again in a store that forgot both": (
-        replace(STORE, plan={"journal": True}, deeds=("door-move",)),
+        replace(STORE, plan=ONE_JOURNAL, deeds=("door-move", "schedule")),
         (lua("park", "note_move(id, 'copy', due_ms)", "do end"),),
     ),
     "planning knows nothing of what intake has read meanwhile": (

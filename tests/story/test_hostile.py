@@ -55,7 +55,11 @@ def here(kafka, redis_url, tmp_path_factory):
     here = Installation(kafka, redis_url, tmp_path_factory.mktemp("service"))
     here.kafka, here.compacted = kafka, f"compacted-{here.name}"
     create_topics(kafka, here.compacted, cleanup_policy="compact")
-    here.readers[here.compacted] = Reader(kafka, here.compacted)
+    here.strict = f"strict-{here.name}"
+    strict = {"message_timestamp_type": "CreateTime", "message_timestamp_before_max_ms": "1"}
+    create_topics(kafka, here.strict, **strict)
+    for topic in (here.compacted, here.strict):
+        here.readers[topic] = Reader(kafka, topic)
     here.producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": 2_000_000})
     alter(
         kafka,
@@ -105,6 +109,7 @@ def headers_records(here):
     yield asks("exact", key=b"h-exact", value=room, target=here.small)
     yield asks("1 more", key=b"h-above", value=room + b"x", target=here.small, expected="too-large")
     yield asks("null key", target=here.compacted, expected="no-key")
+    yield asks("old at once", target=here.strict, expected="refused")
     yield asks("empty key", (names.TARGET_KEY, b""), target=here.compacted)
     yield asks("internal", target="__consumer_offsets", expected="not-authorised")
     for change in (b"\xff", b"a|b", None, b"", b"x" * 100_00, b"\xf0\x9f"):

@@ -29,7 +29,7 @@ from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.brokers.lasting_client import LastingClient
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
-from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
+from sendlater.limits import TARGET_TIMESTAMP_MS_MIN, TIMESTAMP_SPAN_MS_MAX
 from sendlater.model import Reason, Target
 
 REQUEST_S = 10.0
@@ -237,6 +237,8 @@ class KafkaTopics:
             return Reason.NOT_AUTHORISED
         # If the broker hides a setting, assume no limit.
         config = self.config(topic)
+        if _refuses_timestamps(config):
+            return Reason.REFUSED
         _require_replicas(found, int(config.get("min.insync.replicas", 1)))
         return Target(
             record_bytes_max=int(config.get("max.message.bytes", 2**31)),
@@ -260,6 +262,14 @@ class KafkaTopics:
         except TimeoutError as error:
             raise BrokerUnavailable(f"Kafka does not describe {topic!r}") from error
         return not allowed or operation in allowed or AclOperation.ALL in allowed
+
+
+def _refuses_timestamps(config: Mapping[str, str]) -> bool:
+    """Whether a record that waits in a producer, or a clock that is a little off, is too much."""
+    if config.get("message.timestamp.type") == "LogAppendTime":
+        return False
+    bounds = [int(config[name]) for name in TIMESTAMP_BOUNDS if name in config]
+    return min(bounds, default=TARGET_TIMESTAMP_MS_MIN) < TARGET_TIMESTAMP_MS_MIN
 
 
 def _told(error: Exception) -> str:

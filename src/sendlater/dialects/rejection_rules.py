@@ -147,8 +147,34 @@ def _bad_time() -> str:
     return f"CASE time_name {cases} END"
 
 
+def _time_details(settings: "Settings") -> dict[Reason, tuple[str, str]]:
+    """What was expected and what was received, of a time."""
+    time = sql.excerpt("time_text")
+    # What is readable, but counts from a record's own time, and that is before 1970.
+    by_delay = f"time_name IN {sql.texts((names.DELAY, 'countdown'))} AND due_ms IS NOT NULL"
+    by_plan = f"time_name IN {sql.texts((names.RETRY, *names.PLANS))}"
+    bad_stamp = f"timestamp_ms < 0 AND ({by_delay} OR {by_plan})"
+    stamp = sql.text("a record timestamp since 1970")
+    bad_spread = "spread_text IS NOT NULL AND spread_ms IS NULL"
+    spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
+    return {
+        Reason.BAD_TIME: (
+            f"CASE WHEN {bad_stamp} THEN {stamp} WHEN {bad_spread} THEN {spread} "
+            f"ELSE {_bad_time()} END",
+            f"CASE WHEN {bad_stamp} THEN CAST(timestamp_ms AS STRING) "
+            f"WHEN {bad_spread} THEN {sql.excerpt('spread_text')} ELSE {time} END",
+        ),
+        Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
+        Reason.TOO_FAR: (
+            f"concat(time_name, ' within {settings.max_delay_days} days', "
+            "if(timestamp_ms > 0, '', concat(' of the record timestamp ', timestamp_ms)))",
+            time,
+        ),
+    }
+
+
 def _retry_details() -> dict[Reason, tuple[str, str]]:
-    """What was expected and what was received, of a retry."""
+    """The same of a retry."""
     return {
         Reason.BAD_RETRY: (
             "CASE WHEN value IS NULL THEN 'a value besides sendlater-retry' "
@@ -186,9 +212,8 @@ def _condition_detail(settings: "Settings") -> tuple[str, str]:
 def detail_of(settings: "Settings") -> str:
     """A sentence that says what was expected and what was received."""
     time = sql.excerpt("time_text")
-    bad_spread = "spread_text IS NOT NULL AND spread_ms IS NULL"
-    spread = sql.text(f"{names.SPREAD}: {when.DURATION_EXPECTED}")
     told = {
+        **_time_details(settings),
         **_retry_details(),
         **_TAGS_DETAILS,
         Reason.BAD_CONDITION: _condition_detail(settings),
@@ -203,10 +228,6 @@ def detail_of(settings: "Settings") -> str:
             f"if(dialect = 'envelope', 'countdown', 'one of {', '.join(names.TIMES)}')",
             "'nothing'",
         ),
-        Reason.BAD_TIME: (
-            f"if({bad_spread}, {spread}, {_bad_time()})",
-            f"if({bad_spread}, {sql.excerpt('spread_text')}, {time})",
-        ),
         Reason.BAD_EXPIRY: (
             f"if(expiry_name = {sql.text(names.EXPIRES_AFTER)}, "
             f"{sql.text(f'{names.EXPIRES_AFTER}: {when.DURATION_EXPECTED}')}, "
@@ -220,11 +241,6 @@ def detail_of(settings: "Settings") -> str:
         Reason.CANNOT_RECUR: (
             "'a schedule that is due once, as one in buckets cannot recur'",
             f"concat(time_name, ' ', {time})",
-        ),
-        Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
-        Reason.TOO_FAR: (
-            f"concat(time_name, ' within {settings.max_delay_days} days')",
-            time,
         ),
         Reason.PAST: (
             f"'a time at most {settings.past_grace_s} s before it was written'",

@@ -35,6 +35,7 @@ LAG_COUNT_MAX = 1_000
 COUNTERS = {
     "parked": "Schedules written to the store.",
     "replaced": "Schedules that took the place of an older one with the same id.",
+    "outdated": "Records dropped because their id has a newer version on another partition.",
     "unmet": "Records dropped because the condition in their header sendlater-if did not hold, and "
     "retries that had been asked for before.",
     "cancelled": "Schedules taken back.",

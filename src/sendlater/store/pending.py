@@ -310,7 +310,7 @@ class Pending:
         claimed and aside; parked, replaced and so on since the
         beginning. Only `later` (in journals, beyond the horizon) is approximate."""
         more = ("settled", "rejected", "tombstones", "missed")
-        names = ("parked", "replaced", "unmet", "cancelled", *more)
+        names = ("parked", "replaced", "outdated", "unmet", "cancelled", *more)
         total = dict.fromkeys(("pending", "limited", "later", "claimed", "aside", *names), 0)
         with answering():
             for shard in self.shards:

@@ -19,15 +19,18 @@ from sendlater.store.connection import Clients
 
 COPY = b"next:"
 """What the keys of a copy have behind their shard."""
-HASHES = (b"aside", b"surplus", b"surplus:moves", b"overtaken:otherwise", b"limits-since")
+HASHES = (
+    *(b"aside", b"surplus", b"surplus:moves", b"surplus:elsewhere", b"overtaken:otherwise"),
+    *(b"seen:cancelled", b"seen:cancelled:before", b"limits-since"),
+)
 SORTED = (b"changes", b"once")
 SETS = (b"beyond", b"overtaken", b"touched")
 FIRST = (b"state:copied", b"state:undecided", b"state:filling")
 SAME = (b"journals", b"horizon", b"planned")
 """Of `state`: every shard has the same."""
 SUMMED = (
-    *(b"parked", b"replaced", b"unmet", b"cancelled", b"settled", b"rejected", b"tombstones"),
-    *(b"missed", b"later", b"later_since", b"later_mark"),
+    *(b"parked", b"replaced", b"outdated", b"unmet", b"cancelled", b"settled", b"rejected"),
+    *(b"tombstones", b"missed", b"later", b"later_since", b"later_mark"),
 )
 GREATEST = (b"lane:", b"intake_run")
 """Numbers of runs: a later one is higher."""

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sendlater.limits import CLAIM_BYTES_MAX, ONCE_COUNT_MAX, ONCE_KEPT_MS, RELEASE_COUNT_MAX
+from sendlater.limits import (
+    CANCELLED_COUNT_MAX,
+    CLAIM_BYTES_MAX,
+    ONCE_COUNT_MAX,
+    ONCE_KEPT_MS,
+    RELEASE_COUNT_MAX,
+)
 from sendlater.model import Schedule, Target
 from sendlater.store.codec import pack
 from sendlater.store.connection import Clients, answering
@@ -123,6 +129,7 @@ class Shard:
             sources=len(flat) // 3,
             once_max=ONCE_COUNT_MAX,
             once_kept_ms=ONCE_KEPT_MS,
+            cancelled_max=CANCELLED_COUNT_MAX,
             rest=[*flat, *rows],
         )
         return count

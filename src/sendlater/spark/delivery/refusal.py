@@ -11,12 +11,17 @@ from dataclasses import replace
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving, split_rejected
 from sendlater.dialects.rejected import rejected_schedule
-from sendlater.limits import REJECTED_VALUE_BYTES_MAX
+from sendlater.limits import REJECTED_VALUE_BYTES_MAX, TARGET_TIMESTAMP_MS_MIN
 from sendlater.model import Headers, Reason, Record, Schedule, Target
 
 BATCH_BYTES = 61
 """Size of a format 2 record batch without its records (KIP-98)."""
 
+BOUNDED = (
+    "expected settings message.timestamp.before.max.ms and message.timestamp.after.max.ms of at "
+    f"least {TARGET_TIMESTAMP_MS_MIN}, or message.timestamp.type=LogAppendTime"
+)
+"""What a topic lacks that is `refused` before anything is sent to it."""
 Known = Callable[[str], Target | Reason | None]
 """What a topic takes, why it takes nothing, or None if that is not known."""
 
@@ -36,6 +41,8 @@ def refusal(schedule: Schedule, known: Known) -> tuple[Reason, str] | None:
     The target must be known. A copy is checked only if its topic is known.
     """
     target = known(schedule.record.topic)
+    if target is Reason.REFUSED:
+        return target, f"topic {schedule.record.topic!r}: {BOUNDED}"
     if isinstance(target, Reason):
         return target, f"topic {schedule.record.topic!r}: the broker says {target.value}"
     assert target is not None, schedule.record.topic

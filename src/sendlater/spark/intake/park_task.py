@@ -145,7 +145,7 @@ class ParkTask:
         value, dialect = row[VALUE], row[DIALECT]
         # A cancellation of only one version has that version as its value.
         stored = of_version(row, change) if plan else row
-        packed = (value or "") if due_ms is None else pack_columns(stored, plan)
+        packed = value if due_ms is None else pack_columns(stored, plan)
         if from_partition < 0:
             return
         version: Any = packed
@@ -155,6 +155,8 @@ class ParkTask:
             known_as = schedule_id + told if told.startswith(b"@") else told
             waited = waited_as(schedule_id, known_as, value.decode()) if told else ()
             version = packed = b"%b %b" % (value, left_ms.encode())
+        elif due_ms is None:
+            version = packed = "" if change else f"from {source} {max(row[TIMESTAMP_MS], 0)}"
         elif waited and change:
             version = change.split()[1]
         # What was claimed and put back waits where it was claimed, whatever its id is now.

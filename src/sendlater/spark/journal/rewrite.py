@@ -5,7 +5,7 @@ one's tombstone, and compaction would remove the schedule. So it is written agai
 tombstone, as a copy that names its version. The copy is no new version, in the store either: it
 never replaces what was written meanwhile. Intake may read a copy after its schedule has left; the
 same is true for the copy of a change (a reschedule made in the store). Such a copy gets its own
-tombstone.
+tombstone. So does a version that is older than one on another partition, see lua/park.lua.
 """
 
 from collections.abc import Iterable
@@ -80,8 +80,21 @@ def bury_surplus(settings: Settings, pending: Pending) -> int:
                 _take_place(shard, standing[i], version=_version(i, found[i]))
         if gone or idle:
             shard.client.hdel(key, *gone, *idle)
-        count += len(gone)
+        count += len(gone) + _bury_older(settings, shard)
     return count
+
+
+def _bury_older(settings: Settings, shard: Shard) -> int:
+    """Write tombstones after versions that lost against a newer one on another partition."""
+    key = shard.keys["surplus"] + ":elsewhere"
+    found = shard.client.hscan(key, count=RELEASE_COUNT_MAX)[1]
+    versions = {version.decode(): schedule_id for version, schedule_id in found.items()}
+    mine = [v for v in versions if v.rsplit("/", 2)[0] in settings.journals]
+    if mine:
+        _write(settings, [encode_tombstone(id=versions[v], version=v) for v in mine])
+    if found:
+        shard.client.hdel(key, *found)
+    return len(mine)
 
 
 def _take_place(shard: Shard, standing: Schedule | None, *, version: str) -> None:

@@ -98,10 +98,9 @@ def standing(read: DataFrame, *, tasks: int, decided: bool = True) -> DataFrame:
                 f"FILTER (WHERE done IS NULL AND NOT {asks}) AS last"
             ),
             F.expr("max(struct(done, left)) FILTER (WHERE done IS NOT NULL) AS done"),
-            F.expr(f"max(timestamp) FILTER (WHERE NOT {asks}) AS at"),
         )
         .groupBy("key")
-        .agg(F.expr(f"max_by({newest}, coalesce(last.timestamp, at)) AS newest"))
+        .agg(F.expr(f"max_by({newest}, last.timestamp) AS newest"))
         .filter("newest.last.value IS NOT NULL")
         .filter("newest.done IS NULL OR newest.last.version > newest.done.done")
         .filter("NOT newest.last.moved <=> newest.done.left OR newest.last.moved IS NULL")

@@ -1,15 +1,15 @@
 -- Write schedules, and how far their inbox partitions have been read, in one step.
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside once
--- args: owner journal rejected_count:number sources:number once_max:number once_kept_ms:number
--- uses: holds tags packed
+-- args: owner journal rejected_count:number sources:number once_max:number once_kept_ms:number cancelled_max:number
+-- uses: holds tags packed elsewhere
 -- sealed: refuses
 -- also: reading
 -- rest: source seen_before seen_after for each source, then
 --       id due_ms record, id due_ms record, ... where due_ms may also be
---       empty: cancels the id; with a record of topic/partition/position, only a version that was
---              read from that partition at that position or before; behind it, after a blank, when it
---              was due as it left, see has_moved
+--       empty: cancels the id; the record is `from`, topic/partition and timestamp. Or it is
+--              topic/partition/position: then only a version that was read from that partition at that
+--              position or before; behind it, after a blank, when it was due as it left, see has_moved
 --       change|due_ms: the copy of a change; ignored by a store that has made the change, see move
 --       if CONDITION|due_ms: written only if the condition holds for what stands under the id after
 --              the rows before it, otherwise dropped and counted; on a journal see decide
@@ -26,6 +26,8 @@
 --
 -- A new version ends the earlier ones: a claimed row is marked, so that a crash does not put it back
 -- (see release), and a row set aside is dropped.
+--
+-- The versions of an id on one partition are read in their order, those on two are not: see parts/elsewhere.lua.
 --
 -- Safe to repeat: rows are applied only while `seen` stands where the reader found it. Otherwise the
 -- reader is refused (ELSEWHERE) and must look again: another one has read the same records, or the
@@ -55,7 +57,7 @@ end
 
 local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]) or math.huge
 local scores, records, count, added, cancelled, known = {}, {}, 0, 0, 0, 0
-local tombstones, later, unmet = 0, 0, 0
+local tombstones, later, unmet, outdated = 0, 0, 0, 0
 -- Of a journal the store keeps only what is due within the horizon.
 local horizon, planned, planning = math.huge, math.huge, false
 if journal ~= '' then
@@ -65,22 +67,29 @@ if journal ~= '' then
     planning = stands[1] ~= stands[2]
 end
 
--- Claimed rows of these ids, id -> {batch = row}: one call per batch.
+-- What is known of these ids, id -> {key = row}, with one call per key: claimed rows, and ends.
 local claimed = {}
-local open = #ARGV > first and redis.call('HKEYS', batches) or {}
-for _, name in ipairs(open) do
-    local ids = {}
+local ids, batches_open = {}, {}
+if #ARGV > first then
     for i = first, #ARGV, 3 do
         ids[#ids + 1] = ARGV[i]
     end
-    local batch = batches .. ':' .. name
-    local found = redis.call('HMGET', batch, unpack(ids))
-    for i = 1, #ids do
-        if found[i] then
-            local rows = claimed[ids[i]] or {}
-            rows[batch] = found[i]
-            claimed[ids[i]] = rows
+    batches_open = redis.call('HKEYS', batches)
+end
+local function look_for(found, key)
+    for i, row in ipairs(redis.call('HMGET', key, unpack(ids))) do
+        if row then
+            found[ids[i]] = found[ids[i]] or {}
+            found[ids[i]][key] = row
         end
+    end
+end
+for _, name in ipairs(batches_open) do
+    look_for(claimed, batches .. ':' .. name)
+end
+for _, key in ipairs(ended) do
+    if #ids > 0 and redis.call('EXISTS', key) == 1 then
+        look_for(ends, key)
     end
 end
 local has_aside = redis.call('HLEN', aside) > 0
@@ -90,38 +99,99 @@ local function mark(batch, id, row)
     redis.call('HSET', batch, id, '\211' .. string.sub(row, 2))
 end
 
--- A newer version of this id is known: end what is claimed or set aside.
-local function overtake(id)
-    for batch, row in pairs(claimed[id] or {}) do
-        mark(batch, id, row)
+-- Something of this id was read: end what is claimed or set aside, unless that is newer. Whether it is, and how
+-- many rows were dropped.
+local function overtake(id, source, position, stamp_ms)
+    local is_old, row = false, has_aside and redis.call('HGET', aside, id)
+    for batch, taken in pairs(claimed[id] or {}) do
+        if stays(id, string.sub(taken, 10), source, position, stamp_ms) then
+            is_old = true
+        else
+            mark(batch, id, taken)
+        end
     end
-    if has_aside then
-        redis.call('HDEL', aside, id)
+    if row and stays(id, string.sub(row, 10), source, position, stamp_ms) then
+        return true, 0
     end
+    return is_old, row and redis.call('HDEL', aside, id) or 0
 end
 
-local with_tags = {}
-local function write()
-    if #scores > 0 then
-        local new = redis.call('ZADD', due, unpack(scores))
-        if has_tags and 2 * new < #scores then
-            local ids, stood = {}, {}
-            for i = 2, #scores, 2 do
-                ids[#ids + 1] = scores[i]
-            end
-            for i, tags in ipairs(redis.call('HMGET', due .. ':tags', unpack(ids))) do
-                if tags then
-                    stood[ids[i]] = tags
-                end
-            end
-            unindex(stood)
-        end
-        redis.call('HSET', record, unpack(records))
-        for id, row in pairs(with_tags) do
-            index(id, row[1], row[2])
-        end
-        added, scores, records, with_tags = added + new, {}, {}, {}
+-- The same for a schedule, which a cancellation may have ended before it was read. Not where a condition
+-- has decided, or somebody writes to the store itself.
+local decided = {}
+local function is_old(id, row)
+    if not (claimed[id] or has_aside or ends[id]) then
+        return false
+    elseif first == rest or decided[id] then
+        overtake(id)
+        return false
     end
+    local _, source, position, stamp_ms = origin(row)
+    if overtake(id, source, position, stamp_ms) then
+        return true
+    elseif has_ended_later(id, source, stamp_ms) then
+        bury(id, source, position)
+        return true
+    end
+    return false
+end
+
+-- Of rows whose id stands already, or is among them twice, those that are newer, and what tags stood of these.
+local function newer_rows()
+    local ids, latest, stood, newer = {}, {}, {}, {}
+    for i = 2, #scores, 2 do
+        ids[#ids + 1] = scores[i]
+    end
+    for i, packed in ipairs(redis.call('HMGET', record, unpack(ids))) do
+        local id, row = ids[i], records[2 * i]
+        local before, old = latest[id] or packed, false
+        if before and first > rest and not decided[id] then
+            local _, source, position, stamp_ms = origin(row)
+            old = stays(id, before, source, position, stamp_ms)
+        end
+        if not old then
+            latest[id] = row
+            newer[#newer + 1] = i
+        end
+    end
+    for i, tags in ipairs(has_tags and redis.call('HMGET', due .. ':tags', unpack(ids)) or {}) do
+        stood[ids[i]] = latest[ids[i]] and tags or nil
+    end
+    outdated = outdated + #ids - #newer
+    count = count - #ids + #newer
+    return newer, stood
+end
+
+local function write()
+    if #scores == 0 then
+        return
+    end
+    local new = redis.call('ZADD', due, 'NX', unpack(scores))
+    if 2 * new < #scores then
+        local newer, stood = newer_rows()
+        local some_scores, some_records = {}, {}
+        for n, i in ipairs(newer) do
+            some_scores[2 * n - 1], some_scores[2 * n] = scores[2 * i - 1], scores[2 * i]
+            some_records[2 * n - 1], some_records[2 * n] = records[2 * i - 1], records[2 * i]
+        end
+        scores, records = some_scores, some_records
+        unindex(stood)
+        if #scores > 0 then
+            redis.call('ZADD', due, unpack(scores))
+        end
+    end
+    local with_tags = {}
+    for i = 2, #records, 2 do
+        local id, has = records[i - 1], string.byte(records[i]) == 155
+        with_tags[id] = has and {scores[i - 1], (tags_of(records[i], 1))} or nil
+    end
+    if #records > 0 then
+        redis.call('HSET', record, unpack(records))
+    end
+    for id, row in pairs(with_tags) do
+        index(id, row[1], row[2])
+    end
+    added, scores, records = added + new, {}, {}
 end
 
 local function take_out(id)
@@ -297,11 +367,13 @@ end
 
 for i = first, #ARGV, 3 do
     local id, due_ms = ARGV[i], ARGV[i + 1]
-    local about, left_ms = '', nil
+    local about, left_ms, source, stamp_ms = '', nil, nil, nil
     if due_ms == '' then
-        about, left_ms = string.match(ARGV[i + 2], '^(%S*) ?(%d*)$')
+        source, stamp_ms = string.match(ARGV[i + 2], '^from (%S+) (%d+)$')
+        stamp_ms = tonumber(stamp_ms or '')
+        about, left_ms = string.match(source and '' or ARGV[i + 2], '^(%S*) ?(%d*)$')
     end
-    local change, again, stands, only_if, position, stood, changed, changed_since
+    local change, again, stands, only_if, position, stood, changed, changed_since, is_touched
     if string.find(due_ms, '|', 1, true) then
         change, due_ms = string.match(due_ms, '^(.*)|(.*)$')
         again, position, changed = string.match(journal ~= '' and change or '', '^again (%S+) ?(%d*) ?(%d*)$')
@@ -332,7 +404,7 @@ for i = first, #ARGV, 3 do
             end
         end
     elseif planning then
-        redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id)
+        is_touched = redis.call('SADD', touched, about == '' and id or '\0' .. about .. '\0' .. id) == 1
     end
     local held, has_gone = true, false
     if has_moves and not again and about == '' then
@@ -345,6 +417,7 @@ for i = first, #ARGV, 3 do
     if only_if then
         write()
         held = decide(only_if, id, due_ms, ARGV[i + 2])
+        decided[id] = true
     end
     if not held then
         -- A direct write repeats what was decided when the record was read.
@@ -411,34 +484,48 @@ for i = first, #ARGV, 3 do
             end
         elseif not moved or redis.call('ZCARD', changes) == 0 then
             -- It stays if the copy of a change is to come: then it was moved here, most likely.
-            if has_otherwise then
-                redis.call('HDEL', otherwise, id)
-            end
-            local gone = take_out(id) + redis.call('HDEL', aside, id)
-            cancelled = cancelled + math.min(gone, 1)
+            local old, dropped = false, 0
             if about == '' then
-                overtake(id)
+                local packed = redis.call('HGET', record, id)
+                old, dropped = overtake(id, source, nil, stamp_ms)
+                old = packed and stays(id, packed, source, nil, stamp_ms) or old
+            else
+                dropped = redis.call('HDEL', aside, id)
             end
+            if not old then
+                if has_otherwise then
+                    redis.call('HDEL', otherwise, id)
+                end
+                if source then
+                    remember_end(id, source, stamp_ms, cancelled_max)
+                end
+                cancelled = cancelled + math.min(take_out(id) + dropped, 1)
+            end
+        end
+    elseif is_old(id, ARGV[i + 2]) then
+        outdated = outdated + 1
+        if is_touched then
+            redis.call('SREM', touched, id)
         end
     elseif tonumber(due_ms) > horizon and not claimed[id] and not planned_in(ARGV[i + 2]) then
         write()
-        overtake(id)
-        take_out(id)
-        later = later + 1
-        if planning then
-            -- A step that is tried again reads further, and finds this version on the journal.
-            redis.call('SREM', touched, id)
-            redis.call('SADD', beyond, id)
+        local packed = redis.call('HGET', record, id)
+        local _, from, position, at_ms = origin(ARGV[i + 2])
+        if packed and first > rest and stays(id, packed, from, position, at_ms) then
+            outdated = outdated + 1
+        else
+            take_out(id)
+            remember_end(id, from, at_ms, cancelled_max)
+            later = later + 1
+            if planning then
+                -- A step that is tried again reads further, and finds this version on the journal.
+                redis.call('SREM', touched, id)
+                redis.call('SADD', beyond, id)
+            end
         end
     else
-        overtake(id)
         scores[#scores + 1], scores[#scores + 2] = due_ms, id
         records[#records + 1], records[#records + 2] = id, ARGV[i + 2]
-        if string.byte(ARGV[i + 2]) == 155 then
-            with_tags[id] = {due_ms, (tags_of(ARGV[i + 2], 1))}
-        elseif with_tags[id] then
-            with_tags[id] = nil
-        end
         earliest = math.min(earliest, tonumber(due_ms))
         count = count + 1
         if change and journal ~= '' and not again and not only_if and not planned_in(ARGV[i + 2]) then
@@ -460,6 +547,9 @@ redis.call('HINCRBY', state, 'cancelled', cancelled)
 redis.call('HINCRBY', state, 'tombstones', tombstones)
 if later > 0 then
     redis.call('HINCRBY', state, 'later_since', later)
+end
+if outdated > 0 then
+    redis.call('HINCRBY', state, 'outdated', outdated)
 end
 if unmet > 0 then
     redis.call('HINCRBY', state, 'unmet', unmet)

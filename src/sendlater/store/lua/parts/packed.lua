@@ -61,7 +61,8 @@ local function planned_in(packed)
     return tonumber(string.match(plan, '"planned_ms":(%d+)')), tonumber(string.match(plan, '"changes":(%d+)') or 0)
 end
 
--- Where a packed record begins to tell the place it was read from, its topic and partition, its position.
+-- Where a packed record begins to tell the place it was read from, its topic and partition, its position, its
+-- timestamp.
 local function origin(packed)
     local at = headers_of(packed)
     local first = string.byte(packed, at)
@@ -74,5 +75,6 @@ local function origin(packed)
     local partition = after(packed, at)
     local skipped = ({[196] = 2, [217] = 2, [197] = 3, [218] = 3})[string.byte(packed, at)] or 1
     local number, position = whole(packed, partition)
-    return at, string.sub(packed, at + skipped, partition - 1) .. '/' .. number, (whole(packed, position))
+    local stands, stamp = whole(packed, position)
+    return at, string.sub(packed, at + skipped, partition - 1) .. '/' .. number, stands, (whole(packed, stamp))
 end

@@ -79,6 +79,7 @@ def test_a_filter_is_completed_and_what_is_none_is_told(page):
         ("topic:a topic:b", "Expected topic: once, got a and b"),
         ("due:<1h due:<2h", "Expected due: once"),
         ("due:2h..1h", "Expected due: from sooner to later, got 2h and 1h"),
+        ("constructor:x", "due: or state:, got constructor:x"),
     ],
 )
 def test_half_a_filter_is_none(page, text, expected):

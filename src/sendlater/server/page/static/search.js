@@ -69,7 +69,7 @@ function offers() {
   const typed = word();
   const [key, value] = typed.includes(":") ? typed.split(/:(.*)/s) : [null, typed];
   if (key === null) return Object.entries(KEYS).filter(([name]) => name.startsWith(value)).map(([name, told]) => [`${name}:`, told]);
-  return (sources[key]?.() ?? []).filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${isPlain(one) ? one : quote(one)}`, ""]);
+  return (Object.hasOwn(sources, key) ? sources[key]() : []).filter((one) => one.startsWith(value) && one !== value).map((one) => [`${key}:${isPlain(one) ? one : quote(one)}`, ""]);
 }
 function shut() {
   list.hidden = true;

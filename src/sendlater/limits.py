@@ -60,9 +60,9 @@ due first are forgotten first."""
 ONCE_KEPT_MS = 3_600_000
 """How long after its due time it remembers one: a consumer that died before it committed is back by
 then, and one that reads its topic again next week gets its retries again."""
-CANCELLED_COUNT_MAX = 10_000
-"""Cancellations that a shard remembers at least, and at most twice as many: 3 MB. An older version
-that is read later, from another partition, is known by them."""
+CANCELLED_COUNT_MAX = 100_000
+"""Cancellations that a shard remembers at least, and at most twice as many: about 30 MB. An older
+version that is read later, from another partition, is known by them."""
 TARGET_TIMESTAMP_MS_MIN = 10_000
 """A target that wants timestamps to be closer than this to its broker's clock takes nothing: a
 record waits in the producer for a moment, longer while a partition changes its leader."""

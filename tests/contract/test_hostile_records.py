@@ -53,6 +53,9 @@ NASTY = [
 BYTES = st.one_of(SMALL, st.none(), st.sampled_from(NASTY + VERSIONS), st.binary(max_size=600))
 NAMES = st.sampled_from([*OURS, *OURS, "", "a", "\ufffd", "\x00"]) | st.text(max_size=3)
 HEADERS = st.lists(st.tuples(NAMES, BYTES), max_size=8)
+PLANNED = [(names.EVERY, b"1s"), (names.CRON, b"absent"), (names.RETRY, b"1s"), SOON]
+ENDS = [[TARGET, when, (names.OWN, own)] for when in PLANNED for own in (None, b"x")]
+"""Nothing is behind what says that all behind it is the record's own."""
 KEYS = BYTES | st.sampled_from([b"a", b"b", b"a/b", b"\n", b" "])
 RECORDS = st.builds(
     lambda topic, key, value, headers, more: Record(
@@ -62,7 +65,7 @@ RECORDS = st.builds(
     KEYS,
     BYTES | st.just(b'{"topic":"t","message":"a","countdown":1}'),
     HEADERS,
-    st.sampled_from([[], [TARGET], [SOON, TARGET], [SOON, TARGET]]),
+    st.sampled_from([[], [TARGET], [SOON, TARGET], [SOON, TARGET], *ENDS]),
 )
 
 
@@ -240,3 +243,17 @@ def test_a_version_that_is_none_cancels_as_any_null_value(spark, redis_url):
         gone = Record(topic="journal", key=b"a", value=None, headers=[(names.ORIGIN, version)])
         pending, owner = parked(redis_url, decoded(frame_of(spark, [good, gone])))
         assert bool(claimed(pending, owner)) is stands
+
+
+def test_a_plan_with_nothing_behind_it_is_read(spark, redis_url):
+    """It has no headers of its own."""
+    journal = JOURNAL.journals[0]
+    records = [
+        Record(topic=journal, key=b"%d" % number, value=b"v", headers=headers)
+        for number, headers in enumerate(ENDS)
+    ]
+    pending, _ = parked(redis_url, decoded(frame_of(spark, records)))
+    found = {pending.get(b"%d" % n) is not None for n, one in enumerate(ENDS) if one[1][1] == b"1s"}
+    assert pending.counts()["parked"] == len(ENDS)
+    assert found == {True, False}, "plans are there, retries on a journal are rejected"
+    pending.close()

@@ -260,10 +260,10 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
             f"if({is_dead}, {dead_headers()}, "
             f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
-            f"CASE WHEN {in_journal} AND array_contains(names, {_OWN}) "
+            f"CASE WHEN {RECURS} THEN headers "  # the task that reads the plan needs all
+            f"WHEN {in_journal} AND array_contains(names, {_OWN}) "
             "THEN slice(headers, size(names) + 1, size(headers)) "
             f"WHEN retry_text IS NOT NULL THEN {retry_headers()} "
-            f"WHEN {RECURS} THEN headers "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),
         "fate": ("'rejected'", "dialect", "dialect"),

@@ -13,6 +13,8 @@ from sendlater.model import DUE_MS_MAX, Reason
 if TYPE_CHECKING:
     from sendlater.config import Settings
 
+LONG_AGO_MS = 31_536_000_000
+"""A record that is told to be from before 1971 has a producer that sets no timestamps."""
 # The ASCII characters that Go's strings.TrimSpace removes.
 _BLANKS = sql.text(" \t\n\v\f\r")
 
@@ -167,7 +169,8 @@ def _time_details(settings: "Settings") -> dict[Reason, tuple[str, str]]:
         Reason.MILLISECONDS: (f"'{names.EPOCH} in seconds'", f"concat('milliseconds ', {time})"),
         Reason.TOO_FAR: (
             f"concat(time_name, ' within {settings.max_delay_days} days', "
-            "if(timestamp_ms > 0, '', concat(' of the record timestamp ', timestamp_ms)))",
+            f"if(timestamp_ms > {LONG_AGO_MS}L, '', "
+            "concat(' of the record timestamp ', timestamp_ms)))",
             time,
         ),
     }

@@ -8,6 +8,7 @@ from sendlater.clock import SystemClock
 from sendlater.errors import Fenced
 from sendlater.service.takeover import Takeover
 from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
+from sendlater.spark.session import require_jvm
 from sendlater.store import Admin
 
 _log = structlog.get_logger()
@@ -30,7 +31,8 @@ class StoreWatch(Takeover):
         raise NotImplementedError
 
     def _look_after_store(self, stop: threading.Event) -> None:
-        """Notice a takeover, and a store that came back empty or older."""
+        """Notice a takeover, and a store that came back empty or older. Raises Py4J's error if the
+        JVM is gone."""
         self._require_owner()
         settings = self.settings
         try:
@@ -50,6 +52,8 @@ class StoreWatch(Takeover):
             if isinstance(error, Fenced):
                 # Either there is a newer owner, or the store has forgotten this one again.
                 self._require_owner()
+            if self._spark is not None:
+                require_jvm(self._spark)  # without queries, nobody else notices that it is gone
             _log.warning("the store is not usable", cause=str(error)[:500])
             return
         back = [source for source, at in self._seen.items() if seen.get(source, 0) < at]

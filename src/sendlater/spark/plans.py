@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import structlog
+
 from sendlater.dialects import names
 from sendlater.dialects.cron import DAY_MS
 from sendlater.dialects.recurrence import Plan, check_id, read_headers, read_text, shown_at
@@ -13,6 +15,8 @@ from sendlater.model import DUE_MS_MAX, Reason
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
+
+_log = structlog.get_logger()
 
 RECURS = "recurs "
 """Beginning of the `change` of a recurring schedule; the name of its change follows, if any."""
@@ -49,7 +53,8 @@ class PlanReader:
 
     def read(self, schedule_id: bytes, change: str, row: tuple[Any, ...]) -> Parked:
         """A decoded row with a plan, whose headers are those of the inbox record."""
-        _, _, _, value, headers, *_, origin, partition, at, stamp_ms = row
+        _, _, _, value, told, *_, origin, partition, at, stamp_ms = row
+        headers = told or ()
         first: dict[str, bytes | None] = {}
         for header in headers:
             first.setdefault(header["key"], header["value"])
@@ -60,18 +65,20 @@ class PlanReader:
             plan, due_ms = _read(
                 schedule_id, first, _written_ms(first, stamp_ms), self.max_delay_days
             )
-        except BadRequest as error:
+        except Exception as error:  # whatever a plan does to us, it stops nobody else
             reason = Reason.TOO_FAR if isinstance(error, BadTime) else Reason.BAD_PLAN
+            if not isinstance(error, BadRequest):
+                _log.exception("a plan cannot be read", topic=origin, partition=partition, at=at)
             place = f"{origin}/{partition}/{at}"
-            told = {
+            marks = {
                 names.REJECTED: reason.value,
-                names.REJECTED_DETAIL: str(error)[:REJECTED_DETAIL_CHARS_MAX],
+                names.REJECTED_DETAIL: (str(error) or repr(error))[:REJECTED_DETAIL_CHARS_MAX],
                 names.ORIGIN: place,
                 names.ORIGIN_TIMESTAMP_MS: str(stamp_ms),
             }
             kept = [
                 *headers,
-                *({"key": n, "value": v.encode(errors="replace")} for n, v in told.items()),
+                *({"key": n, "value": v.encode(errors="replace")} for n, v in marks.items()),
             ]
             rejected = (self.rejected_topic, None, schedule_id, value, kept, "rejected")
             id = place.replace("/", "-").encode()

@@ -176,11 +176,18 @@ def test_all_that_match_are_cancelled(scheduler, topic, name):
     assert scheduler.get(f"{name}-c2") is not None
 
 
-@pytest.mark.parametrize("wrong", [{}, {"id_prefix": ""}, {"all": True, "id_prefix": "a"}])
+@pytest.mark.parametrize("wrong", [{}, {"all": True, "id_prefix": "a"}])
 def test_everything_is_cancelled_only_if_it_is_said(scheduler, wrong):
     with pytest.raises(BadRequest, match="either all=True or a filter"):
         scheduler.cancel_matching(**wrong, dry_run=True)
     assert scheduler.cancel_matching(all=True, dry_run=True).cancelled == 0
+
+
+@pytest.mark.parametrize("empty", ["id_prefix", "topic", "tag", "caller", "due_from"])
+def test_an_empty_part_of_a_filter_selects_no_more_than_was_meant(scheduler, empty):
+    """As of a variable that is not set."""
+    with pytest.raises(BadRequest, match=f"{empty}: expected text that is not empty, got ''"):
+        scheduler.cancel_matching(**{"due_to": "+1h", empty: ""}, dry_run=True)
 
 
 @pytest.mark.parametrize(

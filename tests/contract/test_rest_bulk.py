@@ -190,8 +190,11 @@ def test_an_empty_filter_selects_nothing_and_everything_must_be_meant(api, deed)
     for n in range(3):
         send(api, id=f"n{n}", due_ms=FAR_MS)
     path, more = f"/v1/schedules:{deed}", {"shift": "1h"} if deed == "reschedule" else {}
-    for empty in ({}, {"topic": ""}, {"id_prefix": None}, {"all": False}, {"dry_run": True}):
+    for empty in ({}, {"id_prefix": None}, {"all": False}, {"dry_run": True}):
         refused(api.post(path, json=more | empty), 422, '"all": true')
+    for name in ("due_from", "due_to", "id_prefix", "topic", "tag", "caller"):
+        unset = {**more, "id_prefix": "n", name: ""}
+        refused(api.post(path, json=unset), 422, f"{name}: expected text that is not empty")
     refused(api.post(path, json={**more, "all": True, "topic": "orders"}), 422, "expected one of")
     assert {one["due_ms"] for one in api.get("/v1/schedules").json()["items"]} == {FAR_MS}
     assert api.get("/v1/audit").json()["items"] == []

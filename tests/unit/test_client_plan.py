@@ -160,9 +160,11 @@ def test_tags_keep_their_order_and_come_once(tags):
 
 def test_a_bulk_change_selects_by_something_or_is_for_all():
     assert plan_bulk(now_ms=NOW_MS, all=False, tag="order-17").tag == "order-17"
-    for given_ in ({"all": False}, {"all": True, "tag": "a"}, {"all": False, "tag": ""}):
+    for given_ in ({"all": False}, {"all": True, "tag": "a"}):
         with pytest.raises(BadRequest, match="tag, caller"):
             plan_bulk(now_ms=NOW_MS, **given_)
+    with pytest.raises(BadRequest, match="tag: expected text that is not empty"):
+        plan_bulk(now_ms=NOW_MS, all=False, tag="", topic="sms")
     with pytest.raises(TypeError, match="tags"):
         plan_bulk(now_ms=NOW_MS, all=False, tags="a")
 

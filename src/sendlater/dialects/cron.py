@@ -15,6 +15,7 @@ from sendlater.limits import CRON_CHARS_MAX
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 NO_TIME = timedelta()
+_RANGES = " (a range goes up, and SUN is 0: not SAT-SUN but SAT,SUN or 6-7)"
 DAY_MS = 86_400_000
 
 
@@ -47,7 +48,7 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     except (CronSimError, AssertionError) as error:
         raise BadRequest(
             f"cron: expected minute, hour, day of month, month and day of week that can be, "
-            f"got {cron[:100]!r}: {error}"
+            f"got {cron[:100]!r}: {error}{_RANGES if '-' in cron else ''}"
         ) from None
     except (OverflowError, ValueError):  # after the year 9999
         return None

@@ -259,7 +259,8 @@ def make_plan(
     since_ms = now_ms if start_ms is None else max(now_ms, start_ms) - 1
     first = plan.at(plan.next_after(since_ms))
     if first is None:
-        raise BadRequest(f"expected a plan with an occurrence, got none: {plan.text}")
+        end = "none" if end_ms is None else f"an end at {shown_at(end_ms, plan.zone)}"
+        raise BadRequest(f"expected a plan with an occurrence, got {end}: {plan.text}")
     then = first.next_after(first.planned_ms)
     most_ms = JITTER_MS_MAX if then is None else min(JITTER_MS_MAX, then - first.planned_ms)
     if jitter_ms > most_ms:

@@ -171,7 +171,8 @@ def _time_details(settings: "Settings") -> dict[Reason, tuple[str, str]]:
             f"concat(time_name, ' within {settings.max_delay_days} days', "
             f"if(timestamp_ms > {LONG_AGO_MS}L, '', "
             "concat(' of the record timestamp ', timestamp_ms)))",
-            time,
+            f"concat({time}, if(spread_text IS NULL, '', "
+            f"concat(' and {names.SPREAD} ', {sql.excerpt('spread_text')})))",
         ),
     }
 

@@ -2,8 +2,9 @@
 No I/O."""
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from sendlater.dialects.tags import checked_tag
 from sendlater.dialects.when import check_span
@@ -58,6 +59,7 @@ def plan_bulk(*, now_ms: int, all: bool, **matching: Unpack[Matching]) -> Query:
     """The query of a bulk operation. Raises BadRequest unless it selects by something or is for
     `all`: an empty filter may be a mistake; else as `plan_list`."""
     _known(matching.keys() - Matching.__annotations__.keys())
+    require_words(matching)
     if any(matching.values()) == all:
         raise BadRequest(
             "expected either all=True or a filter that is not empty: due_from, due_to, "
@@ -67,6 +69,14 @@ def plan_bulk(*, now_ms: int, all: bool, **matching: Unpack[Matching]) -> Query:
     if not isinstance(caller, str | None):
         raise BadRequest(f"caller: expected text, got {caller!r:.100}")
     return replace(_query(matching, now_ms=now_ms), caller=caller)
+
+
+def require_words(filter: Mapping[str, Any]) -> None:
+    """Raises BadRequest for a part of a bulk change's filter that is given and empty: without it
+    more would be changed than was meant."""
+    for name, given in filter.items():
+        if given in ("", b""):
+            raise BadRequest(f"{name}: expected text that is not empty, got {given!r}")
 
 
 def _query(chosen: Selection, *, now_ms: int) -> Query:

@@ -9,6 +9,7 @@ from sendlater.dialects.tags import checked_tag
 from sendlater.dialects.when import check_span
 from sendlater.errors import BadRequest
 from sendlater.limits import BULK_IDS_MAX
+from sendlater.operations.queries import require_words
 from sendlater.store import Filter
 
 
@@ -47,8 +48,10 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     def require_one(self) -> None:
         """Raises BadRequest unless exactly one of the three is given: a filter left empty by
         mistake would select everything."""
-        fields = (self.due_from, self.due_to, self.id_prefix, self.topic, self.tag, self.caller)
-        if (self.ids is not None) + any(fields) + self.all != 1:
+        names = ("due_from", "due_to", "id_prefix", "topic", "tag", "caller")
+        fields = {name: getattr(self, name) for name in names}
+        require_words(fields)
+        if (self.ids is not None) + any(fields.values()) + self.all != 1:
             raise BadRequest(
                 'expected one of ids, "all": true, and a filter that is not empty: due_from, '
                 "due_to, id_prefix, topic, tag, caller"

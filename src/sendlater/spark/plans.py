@@ -26,6 +26,10 @@ ONCE = (*names.TIMES, names.SPREAD, *names.EXPIRIES[:1])
 """Headers that make no sense beside a plan."""
 
 
+UNREADABLE = (BadRequest, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a plan may do to its reader, whenever it is read: it is rejected, and stops nobody else."""
+
+
 class Parked(NamedTuple):
     """A row for the store: the recurring schedule, or the record for the rejected topic."""
 
@@ -65,7 +69,7 @@ class PlanReader:
             plan, due_ms = _read(
                 schedule_id, first, _written_ms(first, stamp_ms), self.max_delay_days
             )
-        except Exception as error:  # whatever a plan does to us, it stops nobody else
+        except UNREADABLE as error:
             reason = Reason.TOO_FAR if isinstance(error, BadTime) else Reason.BAD_PLAN
             if not isinstance(error, BadRequest):
                 _log.exception("a plan cannot be read", topic=origin, partition=partition, at=at)

@@ -61,7 +61,7 @@ def test_what_expires_in_an_outage_becomes_a_dead_letter(kafka, tmp_path_factory
             wait_until(lambda: all(map(pending.get, ids)), "all are in Redis")
             service.kill()
             redis.Redis.from_url(server.url).flushall()
-            wait_until(lambda: now_ms() > due_ms + 3_000, "they have expired")
+            wait_until(lambda: now_ms() > due_ms + 3_000, "they have expired", timeout_s=90)
 
             service.start()
             letters = {f"letter of {topic}" for topic in (inbox, journal)}

@@ -10,9 +10,6 @@ from sendlater.clock import FixedClock
 from sendlater.errors import Fenced, MissingInbox, StoreUnavailable, StoreWentBack
 from sendlater.local.redis_server import RedisServer
 from sendlater.model import Cancelled, Origin, Record, Schedule
-from sendlater.spark.delivery.claim_task import ShardTask
-from sendlater.spark.delivery.due_source import DueReader
-from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.intake.watermark import Inboxes, Watermark
 from sendlater.store import Admin, Answer, Batch, Move, Pending, Shard
 from sendlater.store.codec import pack, unpack
@@ -471,66 +468,3 @@ def test_a_watermark_that_begins_anew_tells_the_store_nothing_of_before(pending,
     assert pending.shards[0].state()["held"] == str(owner)
     assert world.after(999) is None
     assert world.after(1) == 5_000
-
-
-def lane_of(pending, owner, redis_url, space, *, lane=0):
-    return Lane(
-        redis_url=redis_url,
-        space=space,
-        shards=1,
-        owner=owner,
-        lane=lane,
-        lanes=2,
-        run=pending.open_lane(lane, owner=owner),
-        window_ms=2_000,
-        idle_window_ms=10_000,
-        poll_ms=2,
-        standby_poll_ms=20,
-        claim_count=10,
-        check_targets=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("soon", "pause_ms", "lead_ms", "apart_ms"),
-    [
-        (True, 100, 200, 1_000),
-        (True, 500, 2_500, 3_000),
-        (True, 60_000, 10_000, 5_000),
-        (False, 100, 200, 5_000),
-    ],
-)
-def test_a_slow_machine_has_longer_batches(
-    pending, owner, shard, redis_url, space, soon, pause_ms, lead_ms, apart_ms
-):
-    """Else the pauses between them would take all the time, and those of both lanes the same."""
-    if soon:
-        shard.park(row(b"soon", 1))
-    ends_ms = []
-    for lane in (0, 1):
-        reader = DueReader(lane_of(pending, owner, redis_url, space, lane=lane))
-        ends_ms.append(set())
-        for now_ms in range(10_000_000, 10_060_000, 500):
-            reader._clock = FixedClock(now_ms)
-            start = {"batch": 10, "end_ms": now_ms - pause_ms}
-            end_ms = reader.latestOffset(start, None)["end_ms"]
-            assert lead_ms <= end_ms - now_ms <= 20_200
-            ends_ms[lane].add(end_ms)
-    assert min(abs(one - two) for one in ends_ms[0] for two in ends_ms[1]) == apart_ms
-
-
-def test_a_clock_that_is_put_back_makes_no_long_batch(pending, owner, redis_url, space):
-    clock = FixedClock(10_000_000)
-    own = lane_of(pending, owner, redis_url, space)
-    reader = DueReader(own, clock=clock)
-    before = reader.latestOffset(reader.initialOffset(), None)
-    clock = reader._clock = FixedClock(10_000_000 - 3_600_000)
-    after = reader.latestOffset(before, None)
-    assert after["end_ms"] < before["end_ms"]
-    assert after["end_ms"] - clock.now_ms() <= 12_200
-    assert after["batch"] == before["batch"] + 1
-    [part] = reader.partitions(before, after)
-    # And one that is put back while a task runs.
-    part = ShardSlice(0, before["end_ms"], 9, part.length_ms)
-    task = ShardTask(own, pending.shards[0], pending.shards[0].wake(), part, clock)
-    assert task.ends_at - clock.elapsed_ms() <= part.length_ms

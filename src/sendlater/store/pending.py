@@ -330,6 +330,13 @@ class Pending:
         with answering():
             return any(s.client.zcount(s.keys["due"], from_ms, to_ms) for s in self.shards)
 
+    def at_risk(self, to_ms: int, batch: Batch) -> tuple[int, int]:
+        """How many pending schedules are due until then, and how many a batch holds."""
+        with answering():
+            due = sum(int(s.client.zcount(s.keys["due"], "-inf", to_ms)) for s in self.shards)
+            held = sum(int(s.client.hlen(s._batch_key(batch.name))) for s in self.shards)
+        return due, held
+
     def oldest_due_ms(self) -> int | None:
         """Due time of the first pending schedule that waits for nothing but its time; None when
         there is none."""

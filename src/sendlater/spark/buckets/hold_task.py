@@ -24,6 +24,7 @@ from sendlater.spark.buckets.record import DRAIN, Waiting, parse
 if TYPE_CHECKING:
     import pyarrow as pa
 from sendlater.spark.buckets.holding import HeldSlice, Holding
+from sendlater.spark.pipe import pass_on
 
 WAIT_S_MAX = 1.0
 """Longest blocking read, so that a task notices in time that it should end."""
@@ -215,6 +216,7 @@ class HoldTask:
         )
         yield to_arrow([row.id for row in rows], list(columns))
         yield filler(0)
+        pass_on()
 
     def _prepare(self) -> None:
         """Commit this partition's state; it counts only when Spark has committed the batch."""

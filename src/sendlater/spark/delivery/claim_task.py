@@ -18,6 +18,7 @@ from sendlater.spark.delivery.arrived import not_arrived
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.spark.delivery.recurring import as_sent, occurrences
+from sendlater.spark.pipe import pass_on
 from sendlater.spark.spans import spans_of
 from sendlater.store import Batch, Claim, Shard
 from sendlater.store.codec import unpack
@@ -114,10 +115,7 @@ class ShardTask:
                 if self.on_trial:
                     time.sleep(TRIAL_PAUSE_MS / 1000)
                 elif len(got.ids) < self.lane.claim_count // 4 and not reserved:
-                    time.sleep(self._pause_ms(now_ms) / 1000)
-                    now_ms = self.clock.now_ms()
-                    if next_ms is None or next_ms > now_ms:
-                        self._wait(next_ms, now_ms)
+                    self._wait(next_ms, self.clock.now_ms())
             elif reserved:
                 continue
             elif ending:
@@ -139,15 +137,14 @@ class ShardTask:
         return leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms)
 
     def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
-        """Sleep until the next due time, the end, or until something earlier is parked.
-
-        That wakes all lanes: those that do not lead leave it to the one that does, for a moment.
+        """Sleep for a pause and until the next due time, the end, or until something earlier is
+        parked. That wakes all lanes: only the one that leads claims it before the pause is over.
         """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
-        left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
-        woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
-        if woken and not self._leads(now_ms):
-            time.sleep(self.lane.standby_poll_ms / 1000)
+        pause_ms = self._pause_ms(now_ms)
+        left_ms = min(self.end_ms, max(next_ms, now_ms + pause_ms)) - now_ms
+        if self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX)) and not self._leads(now_ms):
+            time.sleep(pause_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.arrow_rows import KIND, unpack_columns
@@ -187,6 +184,7 @@ class ShardTask:
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows)
         yield filler(0)
+        pass_on()
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, columns[0], columns[1], got.waited_ms)
         if self.spans:

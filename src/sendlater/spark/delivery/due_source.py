@@ -15,6 +15,7 @@ from sendlater.spark.delivery.lane import (
     LEAD_MS,
     PAUSES_A_BATCH,
     PAUSES_A_LEAD,
+    RISK_COUNT,
     WARM_UP_BATCHES,
     WARM_UP_WINDOW_MS,
     Lane,
@@ -25,7 +26,7 @@ from sendlater.spark.delivery.lane import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sendlater.store import Pending
+    from sendlater.store import Batch, Pending
 
 # What only tasks, or only the store needs is imported there: Spark starts a process for each step
 # of planning.
@@ -47,7 +48,8 @@ class DueReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:
         """Now. The first batch also claims what fell due before."""
-        return {"batch": 0, "end_ms": self._clock.now_ms()}
+        now_ms = self._clock.now_ms()
+        return {"batch": 0, "from_ms": now_ms, "end_ms": now_ms}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
         """The end of the next batch; `start` again once the service drains.
@@ -59,11 +61,9 @@ class DueReader(DataSourceStreamReader):
         if pending.draining(owner=lane.owner):
             return start
         number, window_ms = start["batch"] + 1, lane.window_ms
-        head = pending.oldest_due_ms()
-        idle = head is None or head > now_ms + lane.idle_window_ms
         pause_ms = max(0, now_ms - start["end_ms"])
-        length_ms = max(window_ms, lane.idle_window_ms if idle else PAUSES_A_BATCH * pause_ms)
-        length_ms = min(length_ms, max(window_ms, lane.idle_window_ms))
+        length_ms = max(PAUSES_A_BATCH * pause_ms, self._safe_ms(pending, start, now_ms))
+        length_ms = max(window_ms, min(length_ms, lane.idle_window_ms))
         lead_ms = min(LEAD_MS + PAUSES_A_LEAD * pause_ms, length_ms)
         if number <= WARM_UP_BATCHES:
             window_ms = length_ms = WARM_UP_WINDOW_MS
@@ -76,7 +76,23 @@ class DueReader(DataSourceStreamReader):
             length_ms=length_ms,
             lead_ms=lead_ms,
         )
-        return {"batch": number, "end_ms": end_ms}
+        return {"batch": number, "from_ms": now_ms, "end_ms": end_ms}
+
+    def _safe_ms(self, pending: "Pending", start: dict[str, int], now_ms: int) -> int:
+        """How long a batch may be so that it has at most RISK_COUNT rows, as far as can be known:
+        from what is due, and from how many the last one had."""
+        lane, last = self.lane, self._batch(start)
+        due, held = pending.at_risk(now_ms + lane.idle_window_ms, last)
+        per_ms = due / lane.lanes / lane.idle_window_ms
+        per_ms = max(per_ms, held / max(1, start["end_ms"] - start["from_ms"]))
+        return (
+            round(min(RISK_COUNT / per_ms, lane.idle_window_ms)) if per_ms else lane.idle_window_ms
+        )
+
+    def _batch(self, at: dict[str, int]) -> "Batch":
+        from sendlater.store import Batch
+
+        return Batch(self.lane.lane, self.lane.run, at["end_ms"], at["batch"])
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ShardSlice]:
         """One task per shard."""
@@ -91,11 +107,7 @@ class DueReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, int]) -> None:
         """Spark has committed this batch, so the broker has every row: settle it."""
-        from sendlater.store import Batch
-
-        lane = self.lane
-        batch = Batch(lane.lane, lane.run, end["end_ms"], end["batch"])
-        self._pending().settle(batch, owner=lane.owner)
+        self._pending().settle(self._batch(end), owner=self.lane.owner)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Claim and yield until the end of the batch, in Arrow batches of at most `claim_count`."""

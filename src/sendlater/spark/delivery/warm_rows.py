@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.arrow_rows import filler, to_arrow, unpack_columns
+from sendlater.spark.pipe import pass_on
 from sendlater.store.codec import pack, with_due
 
 if TYPE_CHECKING:
@@ -36,3 +37,4 @@ def warm_rows(filler_rows: int) -> "Iterator[pa.RecordBatch]":
         if filler_rows:
             yield filler(filler_rows)
         yield filler(0)
+        pass_on()

@@ -19,6 +19,7 @@ from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
 from sendlater.spark.intake.share import ALONG, WARM_UP, InboxShare
 from sendlater.spark.intake.warm_rows import warm_rows
+from sendlater.spark.pipe import pass_on
 from sendlater.store import Pending
 from sendlater.store.succession import reads_along, take_reading
 
@@ -165,6 +166,7 @@ class InboxTask:
         self._sent_ms = self._clock.elapsed_ms()
         yield chunk(read, ends)
         yield NOTHING
+        pass_on()
 
     def _stands(self, places: Iterable[Place]) -> dict[Place, int]:
         """How far the store is."""

@@ -1,0 +1,20 @@
+"""The pipe from a worker to the JVM, into which Arrow writes a batch in some eighty pieces."""
+
+from typing import IO
+
+PIPE_BYTES = 64 * 1024
+"""Buffer of the pipe: a small batch is one write."""
+_pipe: IO[bytes] | None = None
+
+
+def use_pipe(pipe: IO[bytes]) -> None:
+    """What `pass_on` flushes from now on."""
+    global _pipe
+    _pipe = pipe
+
+
+def pass_on() -> None:
+    """Have the JVM read what has been yielded. Where workers are not ours (on a cluster), the pipe
+    has the smallest buffer, and nothing waits in it."""
+    if _pipe is not None:
+        _pipe.flush()

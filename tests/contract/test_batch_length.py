@@ -1,0 +1,115 @@
+"""How long the batches of a lane are: see ADR 21."""
+
+import pytest
+
+from sendlater.clock import FixedClock
+from sendlater.model import Record, Schedule
+from sendlater.spark.delivery import due_source
+from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.due_source import DueReader
+from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice
+from sendlater.store import Batch, Pending, Shard
+from sendlater.store.codec import pack
+
+
+def row(id: bytes, due_ms: int) -> list[object]:
+    record = Record(topic="t", value=b"v")
+    return [id, due_ms, pack(Schedule(id=id, due_ms=due_ms, record=record, dialect="headers"))]
+
+
+@pytest.fixture
+def pending(redis_url: str, space: str) -> Pending:
+    return Pending.open(redis_url, space=space, shards=1)
+
+
+@pytest.fixture
+def shard(pending: Pending) -> Shard:
+    return pending.shards[0]
+
+
+@pytest.fixture
+def owner(pending: Pending) -> int:
+    return pending.fence()
+
+
+def lane_of(pending, owner, redis_url, space, *, lane=0):
+    return Lane(
+        redis_url=redis_url,
+        space=space,
+        shards=1,
+        owner=owner,
+        lane=lane,
+        lanes=2,
+        run=pending.open_lane(lane, owner=owner),
+        window_ms=2_000,
+        idle_window_ms=10_000,
+        poll_ms=2,
+        standby_poll_ms=20,
+        claim_count=10,
+        check_targets=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("soon", "pause_ms", "lead_ms", "apart_ms"),
+    [
+        (20, 100, 200, 1_000),
+        (8, 100, 200, 3_000),
+        (20, 500, 2_500, 3_000),
+        (20, 60_000, 10_000, 5_000),
+        (0, 100, 200, 5_000),
+    ],
+)
+def test_batches_are_longer_on_a_slow_machine_and_while_little_is_due(
+    pending, owner, shard, redis_url, space, monkeypatch, soon, pause_ms, lead_ms, apart_ms
+):
+    """Else the pauses between them would take all the time, and those of both lanes the same."""
+    monkeypatch.setattr(due_source, "RISK_COUNT", 2)
+    for number in range(soon):
+        shard.park(row(b"soon-%d" % number, 1))
+    ends_ms = []
+    for lane in (0, 1):
+        reader = DueReader(lane_of(pending, owner, redis_url, space, lane=lane))
+        ends_ms.append(set())
+        for now_ms in range(10_000_000, 10_060_000, 500):
+            reader._clock = FixedClock(now_ms)
+            start = {"batch": 10, "from_ms": 0, "end_ms": now_ms - pause_ms}
+            end_ms = reader.latestOffset(start, None)["end_ms"]
+            assert lead_ms <= end_ms - now_ms <= 20_200
+            ends_ms[lane].add(end_ms)
+    assert min(abs(one - two) for one in ends_ms[0] for two in ends_ms[1]) == apart_ms
+
+
+def test_a_batch_is_short_if_the_last_one_had_many_rows(pending, owner, shard, redis_url, space):
+    """What is due at once is never seen as pending."""
+    own = lane_of(pending, owner, redis_url, space)
+    start = {"batch": 10, "from_ms": 10_000_000, "end_ms": 10_001_000}
+    reader = DueReader(own, clock=FixedClock(10_001_100))
+    alone = reader.latestOffset(start, None)
+    batch = Batch(own.lane, own.run, start["end_ms"], start["batch"])
+    shard.attempt(batch, owner=owner, attempt="one")
+    rows = [part for n in range(due_source.RISK_COUNT) for part in row(b"now-%d" % n, 1)]
+    shard.park(rows)
+    count = due_source.RISK_COUNT
+    got = shard.claim(batch, owner=owner, now_ms=9, count_max=count, attempt="one")
+    assert len(got.ids) == count
+    after_many = reader.latestOffset(start, None)
+    assert after_many["end_ms"] - 10_001_100 <= own.window_ms + LEAD_MS
+    assert alone["end_ms"] > after_many["end_ms"]
+
+
+def test_a_clock_that_is_put_back_makes_no_long_batch(pending, owner, redis_url, space):
+    clock = FixedClock(10_000_000)
+    own = lane_of(pending, owner, redis_url, space)
+    reader = DueReader(own, clock=clock)
+    before = reader.latestOffset(reader.initialOffset(), None)
+    clock = reader._clock = FixedClock(10_000_000 - 3_600_000)
+    after = reader.latestOffset(before, None)
+    assert after["end_ms"] < before["end_ms"]
+    assert after["end_ms"] - clock.now_ms() <= 12_200
+    assert after["batch"] == before["batch"] + 1
+    [part] = reader.partitions(before, after)
+    # And one that is put back while a task runs.
+    part = ShardSlice(0, before["end_ms"], 9, part.length_ms)
+    task = ShardTask(own, pending.shards[0], pending.shards[0].wake(), part, clock)
+    assert task.ends_at - clock.elapsed_ms() <= part.length_ms

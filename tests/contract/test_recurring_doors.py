@@ -154,6 +154,26 @@ def test_rest_shows_the_next_times(api):
     assert api.get("/v1/next", params={**asked, "count": 101}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "word", "expected"),
+    [
+        ("get", "/v1/next?cron=*+*+*+*+*&zon=Europe/Paris", "zon", "one of count, cron, end"),
+        ("get", "/v1/schedules?tagg=order-17", "tagg", "one of caller, cursor, due_from"),
+        ("get", "/v1/stats?since=1", "since", "no query parameter"),
+        ("post", "/v1/schedules?dry_run=true", "dry_run", "no query parameter"),
+        ("post", "/v1/schedules:cancel?dry_run=true", "dry_run", "no query parameter"),
+        ("delete", "/v1/schedules/an-id?if=absent", "if", "no query parameter"),
+    ],
+)
+def test_rest_refuses_a_query_parameter_that_it_does_not_know(api, method, path, word, expected):
+    """It would answer about more than was asked for."""
+    body = {"json": {"topic": "t", "value": "v", "delay": 60}} if method == "post" else {}
+    got = getattr(api, method)(path, **body)
+    assert got.status_code == 400, got.text
+    assert f"expected {expected}" in got.json()["detail"]
+    assert got.json()["detail"].endswith(f"got {word!r}")
+
+
 # ---- the command line --------------------------------------------------------------------------
 
 

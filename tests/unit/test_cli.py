@@ -63,6 +63,11 @@ def test_the_version_is_data(run):
         (["send", "orders", "x", "--delay", "5", "--id", " "], "an id that is not blank"),
         (["send", "orders", "x", "--delay", "5", "--id", "i" * 513], "at most 512 bytes, got 513"),
         (["send", "orders", "x", "--delay", "5", "--partition", "-1"], "partition of zero or more"),
+        (
+            ["send", "orders", "x", "--delay", "5", "--partition", "1.5"],
+            "expected a whole number, got '1.5'",
+        ),
+        (["send", "orders", "x", "--every", "1h", "--count", "2.7"], "whole number, got '2.7'"),
         (["send", "orders", "x" * LONG, "--delay", "5"], f"max_payload_bytes.*got {LONG}"),
         (["send", "orders", "x", "--jsonl", "f"], "--jsonl alone, got a message besides"),
         (["send", "--jsonl", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),

@@ -63,6 +63,7 @@ def test_a_time_is_a_delay_or_an_instant(when, after_ms):
         {},
         {"delay": 1, "at": datetime.now(UTC)},
         {"delay": -1},
+        {"delay": True},
         {"delay": timedelta(milliseconds=-1)},
         {"delay": math.inf},
         {"delay": math.nan},
@@ -93,6 +94,9 @@ def test_a_time_that_cannot_be_meant_is_refused(when):
         {"headers": [("", b"1")]},
         {"headers": {"a": 1}},
         {"headers": 7},
+        {"partition": 1.5},
+        {"partition": True},
+        {"partition": "1"},
     ],
 )
 def test_what_is_neither_bytes_nor_text_is_refused(arguments):

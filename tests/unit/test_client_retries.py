@@ -116,3 +116,8 @@ def test_what_cannot_be_meant_is_refused():
         Retry(after=-1)
     with pytest.raises(BadRequest, match="pauses"):
         Handlers(Fake()).on("t", retry="soon")
+
+
+def test_what_is_no_record_is_not_retried(fake):
+    with Scheduler(fake) as scheduler, pytest.raises(BadRequest, match="a record that was read"):
+        scheduler.retry(None, "why", "5s")

@@ -171,18 +171,29 @@ def test_cron_goes_forward_from_any_instant(cron: str, zone: str, now_ms: int) -
         at_ms = then
 
 
-@given(instants, st.sampled_from(ZONES), st.sampled_from(["*", "*/15", "30"]))
-@example(ms("2027-10-02T15:00Z"), "Australia/Lord_Howe", "30")
-def test_a_star_is_every_real_hour(now_ms: int, zone: str, minutes: str) -> None:
+MINUTES = {"*": range(60), "*/15": range(0, 60, 15), "*/20": range(0, 60, 20), "30": [30]}
+HOURS = {"*": range(24), "2": [2], "1-3": [1, 2, 3]}
+WITH_STARS = [(minute, hour) for minute in MINUTES for hour in HOURS if "*" in minute + hour]
+
+
+@given(instants, st.sampled_from(ZONES), st.sampled_from(WITH_STARS))
+@example(ms("2027-10-02T15:00Z"), "Australia/Lord_Howe", ("30", "*"))
+@example(ms("2027-04-03T13:30Z"), "Australia/Lord_Howe", ("*/20", "2"))
+@example(ms("2027-04-03T15:15Z"), "Australia/Lord_Howe", ("*/20", "2"))
+@example(ms("2027-04-03T15:35Z"), "Australia/Lord_Howe", ("*/15", "2"))
+@example(ms("2027-10-02T15:15Z"), "Australia/Lord_Howe", ("*/20", "2"))
+@example(ms("2027-04-03T13:09Z"), "Pacific/Chatham", ("*/15", "2"))
+def test_a_star_is_every_real_hour(now_ms: int, zone: str, times: tuple[str, str]) -> None:
     """Against a walk over the minutes of the clock on the wall."""
-    wanted = {"*": range(60), "*/15": range(0, 60, 15), "30": [30]}[minutes]
+    minutes, hours = times
     at = datetime.fromtimestamp(now_ms // MINUTE * 60, UTC)
     expected = []
     while len(expected) < 3:
         at += timedelta(minutes=1)
-        if at.astimezone(ZoneInfo(zone)).minute in wanted:
+        wall = at.astimezone(ZoneInfo(zone))
+        if wall.minute in MINUTES[minutes] and wall.hour in HOURS[hours]:
             expected.append(int(at.timestamp() * 1_000))
-    plan, found = make_plan(now_ms=now_ms, cron=f"{minutes} * * * *", zone=zone), [now_ms]
+    plan, found = make_plan(now_ms=now_ms, cron=f"{minutes} {hours} * * *", zone=zone), [now_ms]
     for _ in range(3):
         found.append(plan.next_after(found[-1]) or 0)
     assert found[1:] == expected
@@ -359,8 +370,8 @@ def test_the_headers_of_a_record_are_read() -> None:
 @pytest.mark.parametrize(
     ("told", "about"),
     [
-        ({}, "one of every and cron"),
-        ({names.EVERY: b"1h", names.CRON: b"0 9 * * *"}, "one of every and cron"),
+        ({}, "one of every and cron, got neither"),
+        ({names.EVERY: b"1h", names.CRON: b"0 9 * * *"}, "one of every and cron, got both"),
         ({names.EVERY: b"soon"}, names.EVERY),
         ({names.EVERY: None}, names.EVERY),
         ({names.EVERY: b"999ms"}, "at least 1 s"),

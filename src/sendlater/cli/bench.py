@@ -19,6 +19,7 @@ from sendlater.cli.connection import (
     Json,
     NotNegative,
     Positive,
+    Whole,
     bench_app,
     err,
     open_scheduler,
@@ -56,7 +57,7 @@ def steady(
 def burst(
     *,
     count: AtLeastOne = 300_000,
-    warm_up: Annotated[int, Parameter(validator=Number(gte=0))] = 20_000,
+    warm_up: Annotated[Whole, Parameter(validator=Number(gte=0))] = 20_000,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:

@@ -5,13 +5,13 @@ Exit codes: 0 ok, 1 failed, 2 usage or settings, 3 not found, 4 partly failed, 5
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 from cyclopts.validators import Number
 from rich.console import Console
 
@@ -76,10 +76,22 @@ class Connection:
 
 HERE = Connection()
 Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on standard output.")]
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def _whole(_: type, words: Sequence[Token]) -> int:
+    """A whole number as it is written: what is none would be rounded. Raises ValueError."""
+    text = words[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected a whole number, got {text!r}") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
 Positive = Annotated[float, Parameter(validator=Number(gt=0))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
-Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65_535))]
+Port = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=65_535))]
 
 
 def etf1_settings() -> dict[str, Any]:

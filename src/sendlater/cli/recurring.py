@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from sendlater.cli.connection import HERE, OK, Connection, Json, app, out
+from sendlater.cli.connection import HERE, OK, Connection, Json, Whole, app, out
 from sendlater.cli.output import text_of
 from sendlater.cli.reschedule import each
 from sendlater.errors import BadRequest
@@ -30,7 +30,7 @@ class Recurrence:
     "It begins at this instant; in the forms of --at, or +15m from now."
     end: str | None = None
     "Nothing is planned after this instant."
-    count: int | None = None
+    count: Whole | None = None
     "How often it comes. Default: without end."
     jitter: str | None = None
     "Moves each occurrence by a part of this, which its id decides; in the forms of --delay."
@@ -53,7 +53,7 @@ def next_(
     zone: str | None = None,
     start: str | None = None,
     end: str | None = None,
-    count: Annotated[int, Parameter(validator=Number(gte=1, lte=PREVIEW_COUNT_MAX))] = 10,
+    count: Annotated[Whole, Parameter(validator=Number(gte=1, lte=PREVIEW_COUNT_MAX))] = 10,
     json_: Json = False,
 ) -> int:
     """Show when a recurring schedule that is sent now would come, without jitter.

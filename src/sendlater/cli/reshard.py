@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sendlater.cli.connection import HERE, OK, Connection, app, err
+from sendlater.cli.connection import HERE, OK, Connection, Whole, app, err
 from sendlater.errors import NotSupported, Unavailable
 
 LEASES = ("lease:heir", "lease:leaving")
@@ -20,7 +20,7 @@ WATCH_S = 0.25
 @app.command
 def reshard(
     *,
-    shards: Annotated[int, Parameter(validator=Number(gte=1, lte=64))],
+    shards: Annotated[Whole, Parameter(validator=Number(gte=1, lte=64))],
     redis_to: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     connection: Connection = HERE,

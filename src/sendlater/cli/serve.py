@@ -15,6 +15,7 @@ from sendlater.cli.connection import (
     HERE,
     OK,
     Connection,
+    Whole,
     app,
     err,
     etf1_settings,
@@ -28,8 +29,8 @@ from sendlater.errors import NotSupported
 def serve(
     *,
     connection: Connection = HERE,
-    shards: int | None = None,
-    lanes: int | None = None,
+    shards: Whole | None = None,
+    lanes: Whole | None = None,
     data_dir: Path | None = None,
     metrics_addr: str | None = None,
     http: Annotated[str | None, Parameter(name="--http")] = None,

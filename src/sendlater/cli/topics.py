@@ -15,6 +15,7 @@ from sendlater.cli.connection import (
     PARTLY,
     Connection,
     Json,
+    Whole,
     app,
     err,
     open_scheduler,
@@ -34,7 +35,7 @@ def tail(
     topic: str,
     *,
     from_start: bool = False,
-    count: int | None = None,
+    count: Whole | None = None,
     connection: Connection = HERE,
 ) -> int:
     """Follow a topic: print each record as a line of JSON, until interrupted.
@@ -62,7 +63,7 @@ def tail(
 def dead_list(
     *,
     topic: str | None = None,
-    limit: int = 100,
+    limit: Whole = 100,
     json_: Json = False,
     connection: Connection = HERE,
 ) -> int:
@@ -87,7 +88,7 @@ def redrive(
     *places: str,
     topic: str | None = None,
     all: bool = False,
-    limit: int = 1_000,
+    limit: Whole = 1_000,
     connection: Connection = HERE,
 ) -> int:
     """Send dead events to their handlers again, with all attempts, and what has expired to its
@@ -133,7 +134,7 @@ def redrive(
 
 
 @rejected_app.command(name="list")
-def rejected_list(*, limit: int = 100, json_: Json = False, connection: Connection = HERE) -> int:
+def rejected_list(*, limit: Whole = 100, json_: Json = False, connection: Connection = HERE) -> int:
     """The last rejected records, oldest first, with the reason.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from sendlater.client.backoff import Backoff
 from sendlater.dialects import encode_cancel, encode_headers, names
 from sendlater.dialects.names import RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP
-from sendlater.errors import BadTime, NoAttemptsLeft
+from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft
 from sendlater.model import Headers, Record
 
 
@@ -77,9 +77,14 @@ def header(headers: Headers, name: str) -> bytes | None:
 
 
 def as_record(message: Any) -> Record:
-    """A Record from one, from a record of a topic on Redis, or from confluent-kafka's Message."""
+    """A Record from one, from a record of a topic on Redis, or from confluent-kafka's Message.
+
+    Raises BadRequest for anything else.
+    """
     if isinstance(message, Record):
         return message
+    if not hasattr(message, "topic"):
+        raise BadRequest(f"message: expected a record that was read, got {message!r}")
     if callable(message.topic):
         return Record(
             topic=message.topic(),

@@ -15,6 +15,7 @@ from sendlater.limits import CRON_CHARS_MAX
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 NO_TIME = timedelta()
+HOUR = timedelta(hours=1)
 _RANGES = " (a range goes up, and SUN is 0: not SAT-SUN but SAT,SUN or 6-7)"
 DAY_MS = 86_400_000
 
@@ -40,11 +41,13 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
         # Python compares times of one zone by what the clock on the wall shows.
         while found is not None and (found - EPOCH) // MS <= after_ms:
             found = next(times, None)
-        if found is not None and (before := _odd_shift(after, found)):
-            # cronsim jumps over the rest of an hour that a shift by half an hour has cut.
-            again = next(CronSim(cron, before), None)
-            if again is not None and after_ms < (again - EPOCH) // MS < (found - EPOCH) // MS:
-                found = again
+        if found is not None:
+            # cronsim jumps over the rest of an hour that a shift of the clock has cut, and over the
+            # first part of the next one.
+            for start in _beside_shift(after - HOUR, found):
+                again = next(CronSim(cron, start), None)
+                if again is not None and after_ms < (again - EPOCH) // MS < (found - EPOCH) // MS:
+                    found = again
     except (CronSimError, AssertionError) as error:
         raise BadRequest(
             f"cron: expected minute, hour, day of month, month and day of week that can be, "
@@ -55,18 +58,19 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     return None if found is None else (found - EPOCH) // MS
 
 
-def _odd_shift(low: datetime, high: datetime) -> datetime | None:
-    """The last second before the clock is shifted between these times of one zone, if it is shifted
-    by other than whole hours."""
-    by = (high.utcoffset() or timedelta()) - (low.utcoffset() or timedelta())
-    if not by % timedelta(hours=1):
-        return None
+def _beside_shift(low: datetime, high: datetime) -> Sequence[datetime]:
+    """If the clock is shifted between these times of one zone: the last second before that, and
+    before the next full hour."""
+    if low.utcoffset() == high.utcoffset():
+        return ()
     zone, first, last = low.tzinfo, int(low.timestamp()), int(high.timestamp())
     while last - first > 1:
         middle = (first + last) // 2
         same = datetime.fromtimestamp(middle, zone).utcoffset() == low.utcoffset()
         first, last = (middle, last) if same else (first, middle)
-    return datetime.fromtimestamp(first, zone)
+    shifted = datetime.fromtimestamp(last, zone)
+    left_s = 3_600 - shifted.minute * 60 - shifted.second
+    return [datetime.fromtimestamp(at, zone) for at in (first, last + left_s - 1)]
 
 
 def clock_notes(times_ms: Sequence[int], zone: str) -> list[str | None]:

@@ -231,7 +231,7 @@ def make_plan(
     Raises BadRequest for what cannot be meant.
     """
     if (every_ms is None) == (cron is None):
-        raise BadRequest("expected one of every and cron")
+        raise BadRequest(f"expected one of every and cron, got {'both' if cron else 'neither'}")
     for word, text in {"cron": cron, "zone": zone, "missed": missed}.items():
         if not isinstance(text, str | None):
             raise BadRequest(f"{word}: expected text, got {text!r}")

@@ -103,6 +103,8 @@ def plan_send(
         headers=carried(to_headers(headers or ())),
         partition=partition,
     )
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool)):
+        raise BadRequest(f"partition: expected a whole number, got {partition!r}")
     schedule_id = to_id(new_id() if id is None else id)
     plan, found = "", None
     if recurrence:
@@ -194,13 +196,15 @@ def span_ms(span: Delay, *, what: str) -> int:
     and for text that is none."""
     if isinstance(span, str):
         return min(_read(duration_ms, span, what=what), DUE_MS_MAX)
+    if isinstance(span, bool):
+        raise BadTime(f"{what}: expected a timedelta or seconds, got {span}")
     try:
         found = span if isinstance(span, timedelta) else timedelta(seconds=span)
         found_ms = -(-found // _MS)
     except (OverflowError, TypeError, ValueError) as error:
         raise BadTime(f"{what}: expected a timedelta or seconds, got {span!r}") from error
     if found < _NO_TIME:
-        raise BadTime(f"{what}: expected zero or more, got {found}")
+        raise BadTime(f"{what}: expected zero or more, got {span}")
     return found_ms
 
 

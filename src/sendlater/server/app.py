@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,7 +16,7 @@ from sendlater.errors import BadSettings, Unavailable
 from sendlater.limits import BODIES_BYTES_MAX, BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
 from sendlater.server import problems
 from sendlater.server.auth import OPEN_PATHS, Gate
-from sendlater.server.openapi import describe
+from sendlater.server.openapi import describe, require_known_words
 from sendlater.server.page import assets, reference
 from sendlater.server.page import routes as page
 from sendlater.server.problems import Problem, as_problem, problem_response
@@ -72,9 +72,10 @@ def make_app(settings: Settings, *, redis_url: str, starting: bool = False) -> "
     )
     app.state.server_state = server_state
     problems.install(app, missing=page.missing)
-    app.include_router(schedules.router)  # first: routes are tried in order
-    for more in (bulk, numbers, running, recurring, topics, health):
-        app.include_router(more.router)
+    # Of schedules first: routes are tried in order.
+    for routes in (schedules, bulk, numbers, running, recurring, topics):
+        app.include_router(routes.router, dependencies=[Depends(require_known_words)])
+    app.include_router(health.router)
     app.include_router(reference.router)
     app.include_router(page.router)
     app.include_router(assets.router)
@@ -153,7 +154,8 @@ class ShortCut:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request, or pass it through."""
-        if (scope["type"], scope.get("method"), scope.get("path")) != SHORT_CUT:
+        asked = (scope["type"], scope.get("method"), scope.get("path"))
+        if asked != SHORT_CUT or scope["query_string"]:
             await self.app(scope, receive, send)
             return
         scope["app"] = self.app

@@ -5,9 +5,10 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
 
 from sendlater import __version__
-from sendlater.server.problems import PROBLEM
+from sendlater.server.problems import PROBLEM, Problem
 from sendlater.server.schema_parts import Json, ref
 from sendlater.server.schemas import SCHEMAS
 
@@ -107,3 +108,17 @@ def describe(app: FastAPI, *, with_tokens: bool) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+async def require_known_words(request: Request) -> None:
+    """Raises Problem for a query parameter that the route does not document: nobody would read it,
+    and the answer would be about more than was meant."""
+    if not request.query_params:
+        return
+    path = request.app.openapi()["paths"][request.scope["route"].path_format]
+    told = path[request.method.lower()].get("parameters", ())
+    known = sorted(one["name"] for one in told if one["in"] == "query")
+    for word in request.query_params:
+        if word not in known:
+            expected = f"one of {', '.join(known)}" if known else "no query parameter"
+            raise Problem(400, f"expected {expected}, got {word[:100]!r}")

@@ -101,14 +101,14 @@ def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Recor
         [
             pa.array(ids, pa.binary()),
             pa.array(due, pa.int64()),
-            pa.array(topic, pa.binary()).cast(pa.string()),
+            pa.array(topic, pa.binary()).view(pa.string()),
             pa.array(partition, pa.int32()),
             pa.array(key, pa.binary()),
             pa.array(value, pa.binary()),
             _headers(headers),
             # As `dialect_of`, without a call for each row.
-            pa.array([DIALECTS[one & EXPIRES - 1] for one in kind], pa.binary()).cast(pa.string()),
-            pa.array(origin, pa.binary()).cast(pa.string()),
+            pa.array([DIALECTS[one & EXPIRES - 1] for one in kind], pa.binary()).view(pa.string()),
+            pa.array(origin, pa.binary()).view(pa.string()),
             pa.array(from_partition, pa.int32()),
             pa.array(at, pa.int64()),
             pa.array(stamp, pa.int64()),
@@ -152,7 +152,7 @@ def _headers(rows: Sequence[Sequence[str | bytes | None] | None]) -> pa.Array:
     for row in rows:
         flat += row or ()
         offsets.append(len(flat) // 2)
-    names = pa.array(flat[::2], pa.binary()).cast(pa.string())
+    names = pa.array(flat[::2], pa.binary()).view(pa.string())
     return header_lists(offsets, names, flat[1::2])
 
 

@@ -25,8 +25,6 @@ END_TIMEOUT_S = 120.0
 STREAMING = {
     # Buffer in bytes between a Python source and the JVM: the smallest is the fastest.
     "spark.buffer.size": "64",
-    # TCP lets what is written in two pieces wait for 40 ms now and then.
-    "spark.python.unix.domain.socket.enabled": "true",
     # A log write takes 10 ms instead of 60-100: no fork and no checksum file. Checkpoints are
     # temporary here, so a damaged one costs nothing.
     "spark.sql.streaming.checkpointFileManagerClass": (

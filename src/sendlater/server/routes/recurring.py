@@ -43,7 +43,7 @@ def next_times(
     given = {"cron": cron, "every": every, "zone": zone, "start": start, "end": end}
     plan = planned(given, now_ms=server_state(request).clock.now_ms())
     if plan is None:
-        raise BadRequest("expected one of every and cron")
+        raise BadRequest("expected one of every and cron, got neither")
     times = preview(plan, count)
     shown = [shown_at(ms, plan.zone) for ms in times]
     return answer({"times": shown, "times_ms": times, "notes": clock_notes(times, plan.zone)})

@@ -33,6 +33,8 @@ _do_task = pyspark.worker.main
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """As Spark's own, but silent when the JVM has gone on without this worker: it has told why."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         return _work(sock, authenticated)
     except BrokenPipeError:

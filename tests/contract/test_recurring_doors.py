@@ -162,7 +162,7 @@ def test_rest_shows_the_next_times(api):
         ("get", "/v1/stats?since=1", "since", "no query parameter"),
         ("post", "/v1/schedules?dry_run=true", "dry_run", "no query parameter"),
         ("post", "/v1/schedules:cancel?dry_run=true", "dry_run", "no query parameter"),
-        ("delete", "/v1/schedules/an-id?if=absent", "if", "no query parameter"),
+        ("delete", "/v1/schedules/an-id?if=absent", "if", "one of id"),
     ],
 )
 def test_rest_refuses_a_query_parameter_that_it_does_not_know(api, method, path, word, expected):

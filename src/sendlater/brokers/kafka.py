@@ -229,7 +229,9 @@ class KafkaBroker:
             places = {n: (starts or {}).get(n, OFFSET_BEGINNING) for n in partitions}
             consumer.assign([TopicPartition(topic, n, at) for n, at in places.items()])
             while not stop.is_set():
-                got = consumer.consume(FOLLOW_COUNT_MAX, 0.1)
+                # Not `consume` alone: it waits for so many, or for the whole time.
+                first = consumer.poll(0.1)
+                got = [first, *consumer.consume(FOLLOW_COUNT_MAX - 1, 0)] if first else []
                 yield [arrived(message) for message in got if message.error() is None]
         finally:
             consumer.close()

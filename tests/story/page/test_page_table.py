@@ -78,6 +78,8 @@ def test_a_filter_is_completed_and_what_is_none_is_told(page):
         ("topic:emails due:>", "Expected a time after due:"),
         ("topic:a topic:b", "Expected topic: once, got a and b"),
         ("due:<1h due:<2h", "Expected due: once"),
+        ("due:<banana", "Expected a time after due:, such as 2h"),
+        ("due:2026-13-01T00:00:00Z..", "got 2026-13-01T00:00:00Z"),
         ("due:2h..1h", "Expected due: from sooner to later, got 2h and 1h"),
         ("constructor:x", "due: or state:, got constructor:x"),
     ],
@@ -113,7 +115,7 @@ def test_escape_brings_back_what_the_field_stands_for(page):
     [
         ("id:inv*", {"id_prefix": "inv"}),
         ('id:"a \\"b\\" \\\\ *"', {"id_prefix": 'a "b" \\ *'}),
-        ('id:"a\\u202eb\\u2423 "', {"id_prefix": "a\u202eb␣ "}),
+        ('id:"a\\u202eb\\u2423␣"', {"id_prefix": "a\u202eb␣ "}),
         ('id:"a b\\\\n"', {"id_prefix": "a b\\n"}),
         ('topic:t tag:"\\u00a0" caller:a\\u202eb', None),
         ("id:dead:1*", {"id_prefix": "dead:1"}),

@@ -35,7 +35,7 @@ answer, err := http.DefaultClient.Do(request)
 fmt.Println(answer, err)`,
 };
 
-let sent = null, over = false;
+let sent = null, over = false, starting = false;
 function build() {
   const choose = (name) => {
     put($("#sample"), SAMPLES[name]);
@@ -62,13 +62,13 @@ async function watch() {
   const left = sent.due_ms - Date.now();
   if (left > 0) put($("#first-told"), `On its way: due in ${Math.ceil(left / 1000)} s.`);
   else if (!document.hidden) {
-    put($("#first-told"), "Due now. Looking for it…");
+    put($("#first-told"), starting ? "Due now. The service is still starting: it delivers what is due once it is ready." : "Due now. Looking for it…");
     try {
       const got = await ask("GET", "/v1/deliveries?" + query({ search: sent.id, limit: 5 }));
       if (got.items.length) return ended(got.items[0]);
     } catch (error) { say(error.message, { bad: true }); }
   }
-  if (left > -LOOKS_FOR_MS) setTimeout(watch, LOOKS_EVERY_MS);
+  if (left > -LOOKS_FOR_MS || starting) setTimeout(watch, LOOKS_EVERY_MS);
   else ended(null);
 }
 function ended(found) {
@@ -83,6 +83,7 @@ function ended(found) {
 // Stays until one leaves the page: what was watched shall not vanish when it arrives.
 export function show(stats, empty) {
   const place = $("#first-start");
+  starting = stats.starting;
   if (!place.childElementCount && empty) build();
   if (place.childElementCount) $("#first-nothing").hidden = !empty;
   place.hidden = !place.childElementCount || (!empty && !sent && !over);

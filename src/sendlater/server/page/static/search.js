@@ -24,7 +24,7 @@ export function read(text) {
 }
 // In quotes a text is as it is shown elsewhere: hidden characters as numbers, spaces at its ends as signs.
 const unquoted = (text) => text.replace(/^␣+|␣+$/g, (some) => " ".repeat(some.length)).replace(/\\(?:u([0-9a-f]{4})|(["\\]))/gi, (_, code, one) => (code ? String.fromCharCode(parseInt(code, 16)) : one));
-const quote = (text) => `"${hiddenTold(text.replace(/["\\]/g, "\\$&").replaceAll("␣", "\\u2423"))}"`;
+const quote = (text) => `"${hiddenTold(text.replace(/["\\]/g, "\\$&").replaceAll("␣", "\\u2423")).replace(/^ +| +$/g, (some) => "␣".repeat(some.length))}"`;
 const isPlain = (text) => !/[\s"␣]/.test(text) && text === hiddenTold(text);
 function once(found, name, value, key) {
   if (found[name]) throw new Error(`Expected ${key}: once, got ${found[name]} and ${value}`);
@@ -38,10 +38,12 @@ function instant(text) {
   if (text.startsWith("+") && parts.map(([all]) => all).join("") === text.slice(1)) return Date.now() + parts.reduce((sum, [, n, unit]) => sum + n * UNITS[unit.toLowerCase()], 0);
   return Date.parse(text);
 }
+const isTime = (text) => (text.startsWith("+") ? /^\+(p|[\d.]+[smhdw]?)+/i.test(text) : /^\d+$/.test(text) || !Number.isNaN(Date.parse(text)));
 function readDue(value, found) {
   const [from, to] = value.startsWith("<") ? ["", value.slice(1)] : value.startsWith(">") ? [value.slice(1), ""] : value.split("..");
   if (to === undefined) throw new Error(`Expected due:<2h, due:>1h or due:1h..2h, got due:${value}`);
   if (!from && !to) throw new Error(`Expected a time after due:, such as due:<2h, got due:${value}`);
+  for (const one of [from, to]) if (one && !isTime(relative(one))) throw new Error(`Expected a time after due:, such as 2h or 2026-12-01T08:00:00Z, got ${one}`);
   if (from) once(found, "due_from", relative(from), "due");
   if (to) once(found, "due_to", relative(to), "due");
   if (found.due_from && found.due_to && instant(found.due_from) > instant(found.due_to)) throw new Error(`Expected due: from sooner to later, got ${from || found.due_from} and ${to || found.due_to}`);

@@ -29,6 +29,9 @@ def test_a_first_message_is_sent_by_a_button_and_seen_to_arrive(browser, redis_u
             for language in ("Shell", "Python", "JavaScript", "Java", "Go"):
                 page.get_by_role("button", name=language, exact=True).click()
                 expect(page.locator("#sample")).to_contain_text(f"{url}/v1/schedules")
+            for topic in ("orders", "hello"):
+                page.get_by_role("textbox", name="to topic").fill(topic)
+                expect(page.locator("#sample")).to_contain_text(f'"{topic}"')
             result = Axe().run(page)
             assert not result.violations_count, result.generate_report()
             page.get_by_role("button", name="Send one due in 10 s").click()

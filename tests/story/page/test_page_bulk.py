@@ -154,6 +154,9 @@ def test_many_of_one_caller_are_cancelled_and_come_back(page, installation):
 
 def test_a_spike_is_spread_over_an_hour(page, installation):
     page.goto("/?id_prefix=orders-010")
+    page.get_by_label("how long").fill("0")
+    page.get_by_role("button", name="Spread all over").click()
+    told(page, "Expected how long to spread, such as 1h, got 0")
     page.get_by_label("how long").fill("1h")
     page.get_by_role("button", name="Spread all over").click()
     say_yes(page)

@@ -37,18 +37,21 @@ fmt.Println(answer, err)`,
 
 let sent = null, over = false, starting = false;
 function build() {
+  const topic = el("input", { id: "first-topic", value: "hello", size: 12, "aria-label": "to topic" });
+  let chosen = "Shell";
   const choose = (name) => {
-    put($("#sample"), SAMPLES[name]);
+    chosen = name;
+    put($("#sample"), SAMPLES[name].replace('"hello"', JSON.stringify(topic.value)));
     for (const button of $("#languages").children) button.setAttribute("aria-pressed", String(button.textContent === name));
   };
-  const topic = el("input", { id: "first-topic", value: "hello", size: 12, "aria-label": "to topic" });
   $("#first-start").append(
     el("h2", { id: "first-title" }, "Send your first message"),
     el("p", { class: "soft" }, el("span", { id: "first-nothing" }, "Nothing has been scheduled here yet. "), "A schedule is a message, a topic and a time; from Kafka it is a record on an inbox topic, from anywhere else one request."),
     ...(can.write ? [el("div", { class: "row try" }, el("button", { type: "button", class: "main", id: "first-send", onclick: guard(() => send(topic.value.trim())) }, `Send one due in ${DELAY_S} s`), el("label", {}, "to topic ", topic), el("p", { id: "first-told", role: "status" }))] : []),
     el("div", { class: "row" }, el("div", { role: "group", class: "segments", id: "languages", "aria-label": "Language" }, ...Object.keys(SAMPLES).map((name) => el("button", { type: "button", onclick: () => choose(name) }, name)))),
     el("pre", { id: "sample", tabindex: "0", "aria-label": "Example" }));
-  choose("Shell");
+  choose(chosen);
+  topic.addEventListener("input", () => choose(chosen));
 }
 
 async function send(topic) {

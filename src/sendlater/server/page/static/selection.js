@@ -93,18 +93,18 @@ const drop = (names) => guard(async () => {
 onKey("Escape", drop(["due_from", "due_to"]));
 
 if (can.admin) {
-  function shift() {
-    if (/^[-+]?(0+[a-z]*)?$/i.test(how())) throw new Error(`Expected how long to shift, such as 1h or -30m, got ${how() || "nothing"}`);
-    return { shift: how() };
+  function span(verb, examples) {
+    if (/^[-+]?(0+[a-z]*)?$/i.test(how())) throw new Error(`Expected how long to ${verb}, such as ${examples}, got ${how() || "nothing"}`);
+    return { [verb]: how() };
   }
   const moved = (n, length) => length.startsWith("-")
     ? `${n} will be due ${length.slice(1)} earlier. What is due sooner than that is delivered at once, and cannot be undone; the rest can.`
     : `${n} will be due ${length} later. This can be undone.`;
   $("#actions").append(
-    deed("cancel", "Cancel all", (n) => `Cancel ${n}`, "/v1/schedules:cancel", () => ({}), (n) => `${n} will not be delivered. This can be undone.`, "danger"),
+    deed("cancel", "Cancel all", (n) => `Cancel ${n}`, "/v1/schedules:cancel", () => ({}), (n) => `${n} will not be delivered; what recurs never comes again. This can be undone.`, "danger"),
     deed("now", "Deliver all now", (n) => `Deliver ${n} now`, "/v1/schedules:deliver-now", () => ({}), (n) => `${n} will be delivered at once. This cannot be undone.`),
-    deed("shift", "Shift all by", (n, length) => `Shift ${n} by ${length}`, "/v1/schedules:reschedule", shift, moved),
-    deed("spread", "Spread all over", (n, length) => `Spread ${n} over ${length}`, "/v1/schedules:reschedule", () => ({ spread: how() }), (n, length) => `${n} will be due evenly over ${length}, from the first one's due time on. This can be undone.`),
+    deed("shift", "Shift all by", (n, length) => `Shift ${n} by ${length}`, "/v1/schedules:reschedule", () => span("shift", "1h or -30m"), moved),
+    deed("spread", "Spread all over", (n, length) => `Spread ${n} over ${length}`, "/v1/schedules:reschedule", () => span("spread", "1h"), (n, length) => `${n} will be due evenly over ${length}, from the first one's due time on. This can be undone.`),
     by, el("button", { type: "button", class: "plain", id: "drop", onclick: drop(SELECTS) }, "Drop selection"));
   onKey("c", () => { if (!$("#bulk").hidden) $("#all-cancel").click(); });
 }

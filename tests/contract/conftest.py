@@ -101,6 +101,18 @@ def pending(redis_url, space):
 
 
 @pytest.fixture
+def shard(pending):
+    """The first one."""
+    return pending.shards[0]
+
+
+@pytest.fixture
+def owner(pending):
+    """The number of a service that has just taken the space."""
+    return pending.fence()
+
+
+@pytest.fixture
 def deliverer(redis_url, space):
     """Claims what is due and writes it to its topic, as the lanes of a service do."""
     pending = Pending.open(redis_url, space=space, shards=2)

@@ -8,7 +8,7 @@ from sendlater.spark.delivery import due_source
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.due_source import DueReader
 from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice
-from sendlater.store import Batch, Pending, Shard
+from sendlater.store import Batch, Pending
 from sendlater.store.codec import pack
 
 
@@ -20,16 +20,6 @@ def row(id: bytes, due_ms: int) -> list[object]:
 @pytest.fixture
 def pending(redis_url: str, space: str) -> Pending:
     return Pending.open(redis_url, space=space, shards=1)
-
-
-@pytest.fixture
-def shard(pending: Pending) -> Shard:
-    return pending.shards[0]
-
-
-@pytest.fixture
-def owner(pending: Pending) -> int:
-    return pending.fence()
 
 
 def lane_of(pending, owner, redis_url, space, *, lane=0):

@@ -35,16 +35,6 @@ def pending(redis_url: str, space: str) -> Pending:
     return Pending.open(redis_url, space=space, shards=1)
 
 
-@pytest.fixture
-def shard(pending: Pending) -> Shard:
-    return pending.shards[0]
-
-
-@pytest.fixture
-def owner(pending: Pending) -> int:
-    return pending.fence()
-
-
 def lane(pending: Pending, owner: int, number: int = 0, *, batch: int = 1) -> Batch:
     return Batch(number, pending.open_lane(number, owner=owner), end_ms=100, number=batch)
 

@@ -55,11 +55,6 @@ def pending(redis_url: str, space: str) -> Pending:
 
 
 @pytest.fixture
-def shard(pending: Pending) -> Shard:
-    return pending.shards[0]
-
-
-@pytest.fixture
 def lane(pending: Pending) -> tuple[int, Batch]:
     owner = pending.fence()
     return owner, Batch(lane=0, run=pending.open_lane(0, owner=owner), end_ms=10)

@@ -27,11 +27,6 @@ def pending(redis_url: str, space: str) -> Pending:
     return Pending.open(redis_url, space=space, shards=1)
 
 
-@pytest.fixture
-def shard(pending: Pending) -> Shard:
-    return pending.shards[0]
-
-
 def park(shard: Shard, *rows: Schedule | tuple[bytes, str]) -> None:
     flat: list[object] = []
     for row in rows:

@@ -88,10 +88,10 @@ def _whole(_: type, words: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]
-AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
+AtLeastOne = Annotated[Whole, Parameter(validator=Number(gte=1))]
 Positive = Annotated[float, Parameter(validator=Number(gt=0))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
-Port = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=65_535))]
+Port = Annotated[Whole, Parameter(validator=Number(gte=1, lte=65_535))]
 
 
 def etf1_settings() -> dict[str, Any]:

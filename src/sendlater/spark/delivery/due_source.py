@@ -83,11 +83,10 @@ class DueReader(DataSourceStreamReader):
         from what is due, and from how many the last one had."""
         lane, last = self.lane, self._batch(start)
         due, held = pending.at_risk(now_ms + lane.idle_window_ms, last)
-        per_ms = due / lane.lanes / lane.idle_window_ms
-        per_ms = max(per_ms, held / max(1, start["end_ms"] - start["from_ms"]))
-        return (
-            round(min(RISK_COUNT / per_ms, lane.idle_window_ms)) if per_ms else lane.idle_window_ms
-        )
+        last_ms = max(1, start["end_ms"] - start["from_ms"])
+        least = RISK_COUNT / lane.idle_window_ms
+        per_ms = max(due / lane.lanes / lane.idle_window_ms, held / last_ms, least)
+        return round(RISK_COUNT / per_ms)
 
     def _batch(self, at: dict[str, int]) -> "Batch":
         from sendlater.store import Batch

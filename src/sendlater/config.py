@@ -116,9 +116,10 @@ class Settings(BaseSettings):
     are longer, up to `idle_window_ms`."""
     idle_window_ms: int = Field(10_000, ge=500, le=60_000)
     """The longest such batch, as while nothing is due soon."""
-    poll_ms: int = Field(2, ge=1, le=1_000)
-    """Pause of a task between two claims while schedules are due."""
-    standby_poll_ms: int = Field(20, ge=1, le=1_000)
+    poll_ms: int = Field(10, ge=1, le=1_000)
+    """Pause of a task between two claims while schedules are due: a shorter one makes schedules a
+    few milliseconds less late, and costs more at more than some ten a second."""
+    standby_poll_ms: int = Field(50, ge=1, le=1_000)
     """The same for a lane while another is in the middle of its batch and claims for both."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
     """Most schedules in one claim."""
@@ -129,7 +130,7 @@ class Settings(BaseSettings):
     a batch is expensive, even for few records."""
     intake_slots: int = Field(1, gt=0, le=64)
     """Tasks of intake; each has a slot for itself, besides lanes x shards."""
-    linger_ms: int = Field(2, ge=0, le=1_000)
+    linger_ms: int = Field(1, ge=0, le=1_000)
     """`linger.ms` of the delivering producer."""
     spark_master: str = ""
     """Spark master URL. Empty: local, with as many slots as the queries need."""

@@ -36,7 +36,7 @@ def run(java: Path, options: str, class_path: Path = IVY) -> str:
 def archive(java, tmp_path) -> ClassArchive:
     directory = tmp_path / "it's a $directory"
     directory.mkdir()
-    made = ClassArchive(directory, java_home=java, jars=[IVY])
+    made = ClassArchive(directory, java_home=java, class_path=[IVY])
     assert made.options() == ""
     run(java, made.begin())
     assert made.options() == "", "it is in use before it is known to be whole"
@@ -69,7 +69,7 @@ def test_a_damaged_archive_is_not_used(java, archive, suffix) -> None:
 
 
 def test_nothing_is_taken_into_use_that_java_does_not_take(java, tmp_path) -> None:
-    archive = ClassArchive(tmp_path, java_home=java, jars=[IVY])
+    archive = ClassArchive(tmp_path, java_home=java, class_path=[IVY])
     archive.begin()
     archive.path.write_bytes(b"as of a full disk")
     with pytest.raises(MissingTool):
@@ -79,9 +79,9 @@ def test_nothing_is_taken_into_use_that_java_does_not_take(java, tmp_path) -> No
 
 def test_each_java_and_class_path_has_its_own(java, tmp_path) -> None:
     def path(**other: object) -> Path:
-        return ClassArchive(tmp_path, **{"java_home": java, "jars": [IVY]} | other).path  # type: ignore[arg-type]
+        return ClassArchive(tmp_path, **{"java_home": java, "class_path": [IVY]} | other).path  # type: ignore[arg-type]
 
-    assert len({path(), path(jars=[]), path(java_home=tmp_path)}) == 3
+    assert len({path(), path(class_path=[]), path(java_home=tmp_path)}) == 3
     assert path() == path()
 
 
@@ -91,4 +91,4 @@ def test_a_java_that_cannot_is_named(tmp_path) -> None:
     program.write_text("#!/bin/sh\necho cannot dump >&2\nexit 1\n")
     program.chmod(0o755)
     with pytest.raises(MissingTool, match=r"archives classes, got .*bin/java: cannot dump"):
-        ClassArchive(tmp_path, java_home=tmp_path, jars=[]).begin()
+        ClassArchive(tmp_path, java_home=tmp_path, class_path=[]).begin()

@@ -83,6 +83,17 @@ def schedule(place: Place, at: int, id: bytes = b"a") -> Read:
     )
 
 
+def several(place: Place, count: int) -> Read:
+    """The same so many times, from the beginning."""
+    read = Read(ends={place: count})
+    for at in range(count):
+        one = schedule(place, at, b"%d" % at)
+        for name in ("keys", "values", "topics", "partitions", "positions", "timestamps_ms"):
+            getattr(read, name).extend(getattr(one, name))
+        read.headers += one.headers
+    return read
+
+
 def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
     """As Spark's decoding leaves these rows, as far as the sink looks at them."""
     count = rows.num_rows
@@ -96,7 +107,7 @@ def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
         "key": pa.nulls(count, pa.binary()),
         "value": rows["value"],
         "headers": pa.nulls(count),
-        "dialect": pa.compute.if_else(marker, "rejected", "headers"),
+        "dialect": ["headers"] * count,
         "expires_ms": pa.nulls(count, pa.int64()),
         "expires_after_ms": pa.nulls(count, pa.int64()),
         "tags": pa.nulls(count, pa.string()),
@@ -242,6 +253,28 @@ def test_when_chunks_arrive_slowly_more_is_read_at_once(
     line.step(parked=False)
     assert unread[:10] == [1] * 10, "it waits for the store"
     assert not line.reader.reads, "one that has arrived is enough"
+
+
+@pytest.mark.parametrize(
+    ("count", "pause_ms"),
+    [
+        (1, inbox_task.GATHER_MS),
+        (2, inbox_task.SPARSE_GATHER_MS),
+        (6, inbox_task.SPARSE_GATHER_MS),
+        (7, inbox_task.GATHER_MS),
+    ],
+)
+def test_a_chunk_of_few_records_gives_the_next_one_more_time(
+    pending: Pending, count: int, pause_ms: int
+) -> None:
+    pending.fence()
+    line = Pipeline(pending)
+    line.step()
+    line.reader.reads += [several(("in", 0), count), schedule(("in", 0), count)]
+    line.step()
+    since_ms = line.clock.elapsed_ms()
+    line.step()
+    assert line.clock.elapsed_ms() - since_ms == pause_ms
 
 
 def test_new_partitions_are_read_while_it_runs(pending: Pending) -> None:

@@ -6,11 +6,13 @@ the broker's append time minus the due time, and includes the time that intake t
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
 from sendlater.bench.ledger import percentiles
 from sendlater.bench.load import Prober, Run, Tell, paced, payload_of
+from sendlater.brokers.redis import RedisBroker
 from sendlater.client.scheduler import Scheduler
 
 PROBED_MS = 500
@@ -39,8 +41,9 @@ def short(
         ways["rest"] = _by(rest)
     told: dict[str, Any] = {}
     totals = dict.fromkeys(("scheduled", "delivered", "lost", "early", "duplicated"), 0)
-    for way, send in ways.items():
-        with Run(scheduler, tell=tell) as run:
+    with ExitStack() as runs:  # no topic is deleted while others are measured
+        for way, send in ways.items():
+            run = runs.enter_context(Run(scheduler, tell=tell))
             warm_count = _load(run, send, delays_ms, rate, seconds, warm_up_s)
             result = run.account(warm_from_ms=0, rate_from_ms=0)
             told[way] = {
@@ -81,6 +84,8 @@ def _load(
             break
         delay_ms = delays_ms[number % len(delays_ms)]
         schedule_id = send(run, round(time.time() * 1_000) + delay_ms)
+        if isinstance(run.broker, RedisBroker):  # it collects records until it is told to write
+            run.broker.flush()
         if schedule_id is not None and delay_ms >= PROBED_MS:
             prober.offer(schedule_id)
         run.tell(number, len(run.ledger.numbers))

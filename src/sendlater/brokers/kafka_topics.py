@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import structlog
 from confluent_kafka import (
@@ -165,9 +166,16 @@ class KafkaTopics:
 
     def config(self, topic: str) -> dict[str, str]:
         """The settings of a topic by name; empty if the broker hides them."""
+        return self._config_of(self._ask_config(topic), topic)
+
+    def _ask_config(self, topic: str) -> Future[Any]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
+        asked: Future[Any] = self._admin.describe_configs([resource])[resource]
+        return asked
+
+    def _config_of(self, asked: Future[Any], topic: str) -> dict[str, str]:
         try:
-            found = self._admin.describe_configs([resource])[resource].result(REQUEST_S)
+            found = asked.result(REQUEST_S)
         except KafkaException:
             return {}
         except TimeoutError as error:
@@ -233,10 +241,11 @@ class KafkaTopics:
             if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return Reason.NOT_AUTHORISED
             return Reason.UNKNOWN_TOPIC
+        asked = self._ask_config(topic)
         if not self._may_write(topic):
             return Reason.NOT_AUTHORISED
         # If the broker hides a setting, assume no limit.
-        config = self.config(topic)
+        config = self._config_of(asked, topic)
         if _refuses_timestamps(config):
             return Reason.REFUSED
         _require_replicas(found, int(config.get("min.insync.replicas", 1)))

@@ -83,7 +83,9 @@ def stages(settings: "Settings") -> list[list[str]]:
     a cancellation is null, or the version that a tombstone of ours is about.
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
-    is_envelope = f"topic IN {sql.texts(envelopes)}" if envelopes else "false"
+    # Without a topic it would be null, and what is behind an AND be computed all the same.
+    in_envelopes = f"topic IS NOT NULL AND topic IN {sql.texts(envelopes)}"
+    is_envelope = f"({in_envelopes})" if envelopes else "false"
     in_journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
     copies = tuple(i.topic for i in settings.inboxes if i.copy_to)
     copied = f"topic IN {sql.texts(copies)}" if copies else "false"
@@ -102,7 +104,7 @@ def stages(settings: "Settings") -> list[list[str]]:
         _spans(),
         _measured(settings),
         _due(),
-        ["*", f"{reason_of(settings)} AS reason"],
+        ["*", f"CASE WHEN timestamp_ms IS NOT NULL THEN {reason_of(settings)} END AS reason"],
         _scheduled(settings, in_journal),
         _finished(settings),
     ]

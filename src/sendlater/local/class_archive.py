@@ -24,16 +24,17 @@ JAVA_TIMEOUT_S = 120.0
 
 
 class ClassArchive:
-    """The archive of one Java and of Spark with these jars, in the directory of downloads.
+    """The archive of one Java and one class path, in the directory of downloads.
 
     There are two files, as not every Java comes with an archive of its own classes, which that of
     all others builds on. A third one, written last, has their sizes: one that was cut off would end
     a JVM with SIGBUS.
     """
 
-    def __init__(self, cache_dir: Path, *, java_home: Path, jars: Sequence[Path]) -> None:
+    def __init__(self, cache_dir: Path, *, java_home: Path, class_path: Sequence[Path]) -> None:
+        """`class_path`: jars, and directories of jars."""
         self._java = java_home / "bin" / "java"
-        parts = "\n".join(map(str, (java_home.resolve(), cache_dir.resolve(), *jars)))
+        parts = "\n".join(map(str, (java_home.resolve(), cache_dir.resolve(), *class_path)))
         self.path = cache_dir / f"classes-{zlib.crc32(parts.encode()):08x}.jsa"
         self._base = self.path.with_suffix(".java.jsa")
         self._sizes = self.path.with_suffix(".sizes")

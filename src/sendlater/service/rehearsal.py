@@ -16,10 +16,9 @@ from pyspark.sql.datasource import (
 
 from sendlater.config import Settings
 from sendlater.dialects import delivered_stages, stages
-from sendlater.local.class_archive import ClassArchive
 from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA
 from sendlater.spark.kafka_sink import producer_options
-from sendlater.spark.session import JAVA_OPTIONS, end_session, start_session
+from sendlater.spark.session import JAVA_OPTIONS, class_archive, end_session, start_session
 from sendlater.spark.warm_up import new_producer
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def archive_classes(settings: Settings, *, java_home: Path, jars: Sequence[Path]
 
     Raises MissingTool if this Java cannot archive classes.
     """
-    archive = ClassArchive(settings.cache_dir, java_home=java_home, jars=jars)
+    archive = class_archive(settings, java_home=java_home, jars=jars)
     options = f"{settings.spark.get(JAVA_OPTIONS, '')} {archive.begin()}"
     settings = settings.model_copy(
         update={

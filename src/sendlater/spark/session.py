@@ -16,15 +16,19 @@ from pyspark.sql import SparkSession
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.local.class_archive import ClassArchive
+from sendlater.spark.pipe import PIPE_BYTES
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
+BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
+"""Spark's setting of the buffers in bytes between the JVM and a Python worker."""
+UNBUFFERED = "64"
+"""Value of that setting with which nothing waits in a buffer; each message is read in pieces."""
 STREAMING = {
-    # Buffer in bytes between a Python source and the JVM: the smallest is the fastest.
-    "spark.buffer.size": "64",
+    BUFFER: UNBUFFERED,
     # A log write takes 10 ms instead of 60-100: no fork and no checksum file. Checkpoints are
     # temporary here, so a damaged one costs nothing.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -87,6 +91,12 @@ def spark_home(cache_dir: Path) -> Path:
     return home
 
 
+def class_archive(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> ClassArchive:
+    """That of a local Spark with these jars."""
+    class_path = [spark_home(settings.cache_dir), *jars]
+    return ClassArchive(settings.cache_dir, java_home=java_home, class_path=class_path)
+
+
 def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> SparkSession:
     """A session on the configured master; `jars` are the Kafka connector's, if Kafka is used."""
     os.environ["JAVA_HOME"] = str(java_home)
@@ -100,10 +110,11 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
-        java.append(ClassArchive(settings.cache_dir, java_home=java_home, jars=jars).options())
+        java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}
-    conf.setAll(list((STREAMING | SPARK_SETTINGS | settings.spark | ours).items()))
+    streaming = STREAMING if settings.spark_master else STREAMING | {BUFFER: str(PIPE_BYTES)}
+    conf.setAll(list((streaming | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
         # Linux divides the cores between process sessions first: with its own session, Spark leaves
         # other programs their share, however many threads it runs (docs/adr/0009).

@@ -29,7 +29,7 @@ from sendlater.store import Pending, Shard
 from sendlater.store.codec import unpack
 from sendlater.store.recent import tell
 
-TICK_S = 0.1
+TICK_S = 0.05
 ASIDE_COUNT_MAX = 500
 """Rows set aside that one round checks, per shard."""
 LOOK_UP_ATTEMPTS_MAX = 20

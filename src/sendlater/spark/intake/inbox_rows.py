@@ -48,7 +48,7 @@ def chunk(read: "Read", ends: "dict[Place, int]") -> pa.RecordBatch:
             pa.array([*read.topics, *(topic for topic, _ in ends), *fillers], pa.string()),
             pa.array([*read.partitions, *(number for _, number in ends), *fillers], pa.int32()),
             pa.array([*read.positions, *ends.values(), *fillers], pa.int64()),
-            pa.array([*micros, *markers], pa.int64()).cast(SCHEMA.field("timestamp").type),
+            pa.array([*micros, *markers], pa.int64()).view(SCHEMA.field("timestamp").type),
             _headers([*read.headers, *markers]),
         ],
         schema=SCHEMA,

@@ -59,9 +59,12 @@ class InboxSource(DataSourceStreamReader):
         reader = open_reader(options)
         try:
             task = InboxTask(reader, pending, partition, SystemClock())
+            heir = int(options.get("heir") or 0)
+            if not heir:
+                task.start()
             if options["warm_up"] == "true":
                 yield from task.warm_up()
-            if heir := int(options.get("heir") or 0):
+            if heir:
                 yield from task.await_space(heir)
                 yield from task.read_along(int(options["run"]))
             yield from task.chunks()

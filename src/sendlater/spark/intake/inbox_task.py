@@ -30,8 +30,11 @@ BATCH_MS = 24 * 3_600_000
 """Length of a batch; half a second is missed between two, so a day's worth is one in 170,000."""
 READ_COUNT_MAX = 2_000
 """Most records of one chunk: about 20 ms of work for each of the processes it passes."""
-GATHER_MS = 15
+GATHER_MS, SPARSE_GATHER_MS = 15, 30
 """Shortest time between two chunks: each costs about 3 ms of CPU, however few records it has."""
+SPARSE = range(2, 7)
+"""Records of a chunk after which the longer time holds: they come so fast that each chunk has some,
+and so slowly that these do not pay for it. One that comes alone hardly ever has to wait."""
 AHEAD_COUNT_MAX = 6
 """Most chunks on their way to the store. When a chunk takes longer than GATHER_MS, more would wait
 in the pipes, each with a record or two; so they are read later, as one."""
@@ -67,10 +70,13 @@ class InboxTask:
         self, reader: PartitionReader, pending: Pending, share: InboxShare, clock: Clock
     ) -> None:
         self._reader, self._pending, self._share, self._clock = reader, pending, share, clock
+        self._starts: dict[Place, int] = {}
+        """Where the reader has begun."""
         self._sent: dict[Place, int] = {}
         self._parked: dict[Place, int] = {}
         self._ahead: deque[dict[Place, int]] = deque()
         """Chunks that may not have arrived in the store: the new positions of each."""
+        self._gather_ms = GATHER_MS
         self._moved_ms = self._checked_ms = self._looked_ms = self._sent_ms = clock.elapsed_ms()
 
     def chunks(self) -> "Iterator[pa.RecordBatch]":
@@ -84,13 +90,22 @@ class InboxTask:
                     yield from self._begin()
             if now_ms - self._checked_ms >= CHECK_MS:
                 self._check()
-            time.sleep(max(0, self._sent_ms + GATHER_MS - now_ms) / 1_000)
+            time.sleep(max(0, self._sent_ms + self._gather_ms - now_ms) / 1_000)
             if self._is_ahead():
                 time.sleep(GATHER_MS / 1_000)
                 continue
             read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=WAIT_MS_MAX / 1_000)
             if read is not None:
                 yield from self._pass_on(read)
+
+    def start(self) -> None:
+        """Have the client fetch from partitions that are new: its first answers take half a second,
+        as a fetch under way is not about partitions that join it."""
+        places = self._reader.places()
+        new = [p for p in places if self._share.has(p) and p not in self._starts]
+        if starts := self._stands(new):
+            self._reader.begin(starts)
+            self._starts |= starts
 
     def warm_up(self) -> "Iterator[pa.RecordBatch]":
         """Records of every topic and dialect, which the sink throws away."""
@@ -135,20 +150,20 @@ class InboxTask:
     def _begin(self) -> "Iterator[pa.RecordBatch]":
         """Begin with partitions that are new; the sink learns where reading begins."""
         self._looked_ms = self._clock.elapsed_ms()
-        new = [p for p in self._reader.places() if self._share.has(p) and p not in self._sent]
-        if not new and self._sent:
+        self.start()
+        starts = {place: at for place, at in self._starts.items() if place not in self._sent}
+        if not starts and self._sent:
             return
-        starts = self._stands(new)
         self._sent |= starts
         self._parked |= starts
         yield from self._rows(Read(), starts)
-        self._reader.begin(starts)
 
     def _pass_on(self, read: Read) -> "Iterator[pa.RecordBatch]":
         # A partition that was cut off before its position is read from its beginning.
         ends = {place: max(end, self._sent[place]) for place, end in read.ends.items()}
         if read.positions or any(end > self._sent[place] for place, end in ends.items()):
             yield from self._rows(read, ends)
+            self._gather_ms = SPARSE_GATHER_MS if len(read.positions) in SPARSE else GATHER_MS
             self._sent |= ends
             self._ahead.append(ends)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 from sendlater.spark.journal.standing import Ends, records, standing
 from sendlater.spark.journal.torn import Place, without
+from sendlater.spark.session import BUFFER
 
 PLAN_BUFFER_BYTES = "262144"
 """Bytes of the buffer between the JVM and a Python worker that writes schedules."""
@@ -133,9 +134,9 @@ def plan(
     """
     if not any(end for partitions in ends.values() for end in partitions.values()):
         return Planned(0, 0)
-    # The lanes need tiny buffers between the JVM and Python; a whole journal needs large ones.
+    # Streams need small buffers between the JVM and Python; a whole journal needs large ones.
     spark = spark.newSession()
-    spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", PLAN_BUFFER_BYTES)
+    spark.conf.set(BUFFER, PLAN_BUFFER_BYTES)
     read = without(records(spark, settings, ends=ends, tasks=tasks), torn)
     asked = Observation()
     conditional = f"count_if(array_contains(headers.key, {sql.text(names.IF)})) AS count"

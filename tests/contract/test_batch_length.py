@@ -1,10 +1,10 @@
-"""How long the batches of a lane are: see ADR 21."""
+"""How long the batches of a lane are (ADR 21), and which lane claims at once."""
 
 import pytest
 
 from sendlater.clock import FixedClock
 from sendlater.model import Record, Schedule
-from sendlater.spark.delivery import due_source
+from sendlater.spark.delivery import claim_task, due_source
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.due_source import DueReader
 from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice
@@ -103,3 +103,23 @@ def test_a_clock_that_is_put_back_makes_no_long_batch(pending, owner, redis_url,
     part = ShardSlice(0, before["end_ms"], 9, part.length_ms)
     task = ShardTask(own, pending.shards[0], pending.shards[0].wake(), part, clock)
     assert task.ends_at - clock.elapsed_ms() <= part.length_ms
+
+
+@pytest.mark.parametrize(("left_ms", "pauses_s"), [(5_600, []), (5_000, [0.02])])
+def test_who_leads_is_decided_when_a_lane_is_woken(
+    pending, owner, shard, redis_url, space, monkeypatch, left_ms, pauses_s
+):
+    """Whoever led when its wait began may have ended its batch, and nobody would claim at once."""
+    clock, slept = FixedClock(10_000_000), []
+
+    class Woken:
+        def wait(self, timeout_ms):
+            assert timeout_ms > 600
+            clock.advance(600)
+            return True
+
+    monkeypatch.setattr(claim_task.time, "sleep", slept.append)
+    part = ShardSlice(0, clock.now_ms() + left_ms, 1, 20_000)
+    task = ShardTask(lane_of(pending, owner, redis_url, space), shard, Woken(), part, clock)
+    task._wait(None, clock.now_ms())
+    assert slept == pauses_s

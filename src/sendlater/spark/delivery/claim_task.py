@@ -141,10 +141,11 @@ class ShardTask:
         parked. That wakes all lanes: only the one that leads claims it before the pause is over.
         """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
-        pause_ms = self._pause_ms(now_ms)
-        left_ms = min(self.end_ms, max(next_ms, now_ms + pause_ms)) - now_ms
-        if self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX)) and not self._leads(now_ms):
-            time.sleep(pause_ms / 1000)
+        left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
+        woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
+        # Whoever led when the wait began may have ended its batch since.
+        if woken and not self._leads(self.clock.now_ms()):
+            time.sleep(self.lane.standby_poll_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.arrow_rows import KIND, unpack_columns

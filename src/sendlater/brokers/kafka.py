@@ -77,7 +77,7 @@ class KafkaBroker:
 
     def _producer_options(self) -> dict[str, Any]:
         return {
-            "linger.ms": 1,
+            "linger.ms": 5,
             "enable.idempotence": True,
             "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
             "queue.buffering.max.kbytes": QUEUE_KIB_MAX,

@@ -84,8 +84,7 @@ def stages(settings: "Settings") -> list[list[str]]:
     """
     envelopes = tuple(i.topic for i in settings.inboxes if i.dialect == "envelope")
     # Without a topic it would be null, and what is behind an AND be computed all the same.
-    in_envelopes = f"topic IS NOT NULL AND topic IN {sql.texts(envelopes)}"
-    is_envelope = f"({in_envelopes})" if envelopes else "false"
+    is_envelope = f"coalesce(topic IN {sql.texts(envelopes)}, false)" if envelopes else "false"
     in_journal = f"topic IN {sql.texts(settings.journals)}" if settings.journals else "false"
     copies = tuple(i.topic for i in settings.inboxes if i.copy_to)
     copied = f"topic IN {sql.texts(copies)}" if copies else "false"

@@ -24,11 +24,12 @@ CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
 BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
-"""Spark's setting of the buffers in bytes between the JVM and a Python worker."""
-UNBUFFERED = "64"
-"""Value of that setting with which nothing waits in a buffer; each message is read in pieces."""
+"""Spark's setting of the buffers in bytes between the JVM and a Python worker. Queries with another
+value have workers of another daemon, which imports everything once more."""
 STREAMING = {
-    BUFFER: UNBUFFERED,
+    # So small that nothing waits in a buffer: on a cluster, where workers are Spark's own, and for
+    # the Python sink of topics on Redis. Each message is read in pieces.
+    BUFFER: "64",
     # A log write takes 10 ms instead of 60-100: no fork and no checksum file. Checkpoints are
     # temporary here, so a damaged one costs nothing.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -113,7 +114,10 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}
-    streaming = STREAMING if settings.spark_master else STREAMING | {BUFFER: str(PIPE_BYTES)}
+    if settings.on_kafka and not settings.spark_master:
+        streaming = STREAMING | {BUFFER: str(PIPE_BYTES)}
+    else:
+        streaming = STREAMING
     conf.setAll(list((streaming | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
         # Linux divides the cores between process sessions first: with its own session, Spark leaves

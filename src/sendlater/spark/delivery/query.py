@@ -10,7 +10,6 @@ from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages
 from sendlater.spark.delivery.lane import Lane
 from sendlater.spark.kafka_sink import producer_options
-from sendlater.spark.session import BUFFER, UNBUFFERED
 
 OUTBOX_ROWS = 5
 """Rows that the JVM gathers before it passes them on to the development outbox, a Python sink."""
@@ -26,7 +25,6 @@ def start_lane(
         # lanes are started again by another thread than the one that made the first session.
         spark.createDataFrame([], "none INT")
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
-        spark.conf.set(BUFFER, UNBUFFERED)
         lane = replace(lane, filler_rows=OUTBOX_ROWS)
     due = spark.readStream.format("sendlater").options(**lane.to_options()).load()
     *stages, last = delivered_stages(settings)

@@ -101,9 +101,7 @@ class InboxTask:
     def start(self) -> None:
         """Have the client fetch from partitions that are new: its first answers take half a second,
         as a fetch under way is not about partitions that join it."""
-        places = self._reader.places()
-        new = [p for p in places if self._share.has(p) and p not in self._starts]
-        if starts := self._stands(new):
+        if starts := self._stands(place for place in self._places() if place not in self._starts):
             self._reader.begin(starts)
             self._starts |= starts
 
@@ -131,7 +129,7 @@ class InboxTask:
         first ones take long. Then take the reading over."""
         until_ms, chunks = self._clock.elapsed_ms() + ALONG_MS_MAX, 0
         tasks = [self._share.task]
-        places = [place for place in self._reader.places() if self._share.has(place)]
+        places = self._places()
         self._reader.begin(self._stands(places))
         while reads_along(self._pending) and self._clock.elapsed_ms() < until_ms:
             read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=ALONG_WAIT_MS / 1_000)
@@ -182,6 +180,10 @@ class InboxTask:
         yield chunk(read, ends)
         yield NOTHING
         pass_on()
+
+    def _places(self) -> list[Place]:
+        """Partitions of this task's share."""
+        return [place for place in self._reader.places() if self._share.has(place)]
 
     def _stands(self, places: Iterable[Place]) -> dict[Place, int]:
         """How far the store is."""

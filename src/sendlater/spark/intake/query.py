@@ -10,7 +10,6 @@ from sendlater.brokers.client_options import client_options
 from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.spark.intake.inbox_rows import PASS_BYTES
-from sendlater.spark.session import BUFFER
 
 
 def start_intake(
@@ -31,8 +30,6 @@ def start_intake(
     """
     spark = spark.newSession()
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(PASS_BYTES))
-    if not settings.spark_master:
-        spark.conf.set(BUFFER, str(PASS_BYTES // 2))  # so that a chunk with its filler fills it
     options = {"redis.url": redis_url, "space": settings.space, "shards": str(settings.shards)}
     options |= {"heir": str(owner) if heir else "", "run": str(run)}
     broker = json.dumps(client_options(settings)) if settings.on_kafka else ""

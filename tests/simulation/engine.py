@@ -525,7 +525,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (shard, "Wake", Wake),
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
         (park_task, "PARK_COUNT_MAX", PARK_ROWS),
-        (targets, "TICK_S", 0.5),
+        (targets, "CALM_MS", 500),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
         (queries, "start_lane", simulation.start_lane),

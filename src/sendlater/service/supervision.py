@@ -24,8 +24,8 @@ FIRST_BATCH_S = 30.0
 WARM_S_MAX = 90.0
 """Longest wait of a start until all queries are warm: on a busy machine that takes a minute, and
 who is told sooner that it is ready has late deliveries."""
-WATCH_S = 0.1
-"""Pause between two looks at the queries."""
+WATCH_S = 0.25
+"""Pause between two looks at the queries: each is a question to the JVM for each of them."""
 STORE_WATCH_S = 1.0
 """Pause between two checks whether the store went back or was taken over."""
 FIRST_BATCH_WATCH_S = 0.1

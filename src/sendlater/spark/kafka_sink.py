@@ -25,6 +25,9 @@ def producer_options(settings: Settings, *, of: str = "") -> dict[str, str]:
         # A target created again with fewer partitions: by default some records go to those that it
         # had for five minutes, and fail their lane each time.
         "kafka.metadata.max.age.ms": "10000",
+        # While a producer knows a topic that was deleted, its records of others take up to 0.2 s:
+        # for five minutes by default.
+        "kafka.metadata.max.idle.ms": "20000",
         **spark_options(settings),
     }
     if of:

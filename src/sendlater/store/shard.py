@@ -80,7 +80,7 @@ class Shard:
         self.space, self.number, prefix = space, number, f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
         more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "limits")
-        self.keys = {name: prefix + name for name in (*names, *more, "once")}
+        self.keys = {name: prefix + name for name in (*names, *more, "once", "asked")}
 
     def beside(self, number: int) -> "Shard":
         """Another shard of the same store."""
@@ -293,7 +293,13 @@ class Shard:
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look up these target topics before anything for them falls due."""
         with answering():
-            self.client.sadd(self.keys["wanted"], *topics)
+            if named := list(topics):
+                self.client.sadd(self.keys["wanted"], *named)
+            self.client.xadd(self.keys["asked"], {"for": "topics"}, maxlen=1, approximate=False)
+
+    def asked(self) -> Wake:
+        """A reader that wakes when `want` is called; the caller must close it."""
+        return Wake(self.client, self.keys["asked"])
 
     def wanted(self, *, count_max: int) -> list[str]:
         """Take some target topics that must be looked up."""

@@ -7,6 +7,7 @@ record. So tasks deliver only to topics in the list kept here, and set aside all
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -29,7 +30,9 @@ from sendlater.store import Pending, Shard
 from sendlater.store.codec import unpack
 from sendlater.store.recent import tell
 
-TICK_S = 0.05
+TICK_S, CALM_MS = 0.05, 250
+"""Pause between two rounds: after one that was asked for, as what waits for it may be set aside
+just then, and longest one otherwise."""
 ASIDE_COUNT_MAX = 500
 """Rows set aside that one round checks, per shard."""
 LOOK_UP_ATTEMPTS_MAX = 20
@@ -113,18 +116,32 @@ class Targets:
     def stop(self) -> None:
         """End the thread; waits for the round under way."""
         self._stop.set()
+        with suppress(StoreUnavailable):
+            self._pending.shards[0].want([])  # wakes it
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
+        asked, woken = None, False
+        while not self._stop.is_set():
             try:
-                self.tick()
+                asked = asked or self._pending.shards[0].asked()
+                woken = asked.wait(0 if woken else CALM_MS)
+                if not self._stop.is_set():
+                    self.tick()
+                if woken:
+                    self._stop.wait(TICK_S)
             except Fenced:
-                return
+                break
             except StoreUnavailable as error:
                 _log.warning("targets wait for the store", cause=str(error))
+                if asked is not None:
+                    asked.close()
+                asked = None
+                self._stop.wait(CALM_MS / 1_000)
             except Exception:
                 _log.exception("looking up targets failed, will go on")
+        if asked is not None:
+            asked.close()
 
     def tick(self) -> None:
         """One round: topics deleted, topics that intake asked for, rows set aside, old answers."""

@@ -70,6 +70,33 @@ def test_a_store_that_knows_its_inboxes_is_not_asked_about(redis_url, space) -> 
     filling(redis_url, space, "stop").fill()
 
 
+@pytest.mark.parametrize("choice", ["replay", "skip", "stop"])
+def test_a_new_inbox_of_a_store_that_is_not_empty_is_read_from_its_beginning(
+    redis_url, space, positions, capsys, choice
+) -> None:
+    """Whatever is chosen for an empty store: somebody has just added that inbox."""
+    shard = Pending.open(redis_url, space=space, shards=2).shards
+    for one in shard:
+        one.client.hset(one.keys["seen"], "fresh/0", 0)
+    filling(redis_url, space, choice).fill()
+    assert positions() == {"fresh/0": 0}
+    told = capsys.readouterr().out
+    assert "error" not in told
+    assert "read from its beginning" in told
+
+
+def test_journals_alone_do_not_tell_that_a_store_is_not_empty(redis_url, space) -> None:
+    """They are filled in again after a loss, before this is asked."""
+    asked = filling(redis_url, space, "stop")
+    for one in asked._pending.shards:
+        one.client.hset(one.keys["seen"], "told/0", 3)
+    asked._settings = asked._settings.model_copy(
+        update={"inboxes": (*asked._settings.inboxes, Inbox(topic="told", journal=True))}
+    )
+    with pytest.raises(BadSettings, match="on_empty_store"):
+        asked.fill()
+
+
 def test_the_ends_are_reached_by_the_stores_positions() -> None:
     ends = {"a": {0: 5, 1: 0}}
     assert reached({}, positions={})

@@ -72,6 +72,8 @@ def test_the_version_is_data(run):
         (["send", "orders", "x", "--jsonl", "f"], "--jsonl alone, got a message besides"),
         (["send", "--jsonl", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         (["send", "--jsonl", "."], "cannot read .: Is a directory"),
+        (["bench", "short", "--rate", "inf"], "inf"),
+        (["bench", "short", "--warm-up", "inf"], "inf"),
         (["cancel"], "either ids"),
         (["list", "--due-after", "soon"], "got 'soon'"),
         (["list", "--limit", "0"], "--limit"),

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,8 +90,8 @@ def _whole(_: type, words: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 AtLeastOne = Annotated[Whole, Parameter(validator=Number(gte=1))]
-Positive = Annotated[float, Parameter(validator=Number(gt=0))]
-NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
+Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
+NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 Port = Annotated[Whole, Parameter(validator=Number(gte=1, lte=65_535))]
 
 

@@ -145,11 +145,20 @@ class Filling:
         return planned
 
     def _look_at_plain_inboxes(self) -> None:
-        """What to do when the store is empty but an inbox is not: first start, or all was lost."""
+        """What to do when the store is empty but an inbox is not: first start, or all was lost.
+
+        A store that knows another such inbox is not empty: one that is new is read from its
+        beginning."""
         plain = [i.topic for i in self._settings.taken_in if not i.journal]
         known = {source.rpartition("/")[0] for source in self._pending.positions()}
-        ends = self._topics.ends(topic for topic in plain if topic not in known)
+        new = [topic for topic in plain if topic not in known]
+        if known - set(self._settings.journals):
+            for topic in new:
+                _log.info("an inbox is new: it is read from its beginning", inbox=topic)
+            return
+        ends = self._topics.ends(new)
         choice = self._settings.on_empty_store
+        skipped: dict[str, int] = {}
         for topic, partitions in ends.items():
             records = sum(partitions.values())
             if not records:
@@ -163,13 +172,13 @@ class Filling:
                 )
             if choice == "skip":
                 _log.error("the store is empty: what was pending from an inbox is skipped", **told)
-                self._copy.complete(
-                    {f"{topic}/{p}": end for p, end in partitions.items()}, journals=""
-                )
+                skipped |= {f"{topic}/{p}": end for p, end in partitions.items()}
             else:
                 _log.error(
                     "the store is empty: all that an inbox still holds is read again", **told
                 )
+        if skipped:  # all at once: an inbox alone would make the others new ones
+            self._copy.complete(skipped, journals="")
 
 
 def reached(ends: Ends, *, positions: Mapping[str, int]) -> bool:

@@ -1,6 +1,7 @@
 """Creates and looks up Kafka topics: the service's own, and targets."""
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -46,6 +47,10 @@ TIMESTAMP_BOUNDS = (
 FAILED = (KafkaException, TimeoutError)
 """Errors of a request; the latter when its answer does not come."""
 CREATING = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+STARTING = (*CREATING, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""What a broker answers about a partition that has just been made, or has just got its leader."""
+STARTING_COUNT_MAX, STARTING_PAUSE_S = 10, 0.1
+"""How often it is asked again then, and the pause before."""
 
 _log = structlog.get_logger()
 
@@ -92,8 +97,7 @@ class KafkaTopics:
         try:
             self._admin.create_topics([new], operation_timeout=REQUEST_S)[topic].result(REQUEST_S)
         except FAILED as error:
-            known = isinstance(error, KafkaException) and error.args[0].code()
-            if known != KafkaError.TOPIC_ALREADY_EXISTS:
+            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"cannot create topic {topic!r}: {_told(error)}") from error
 
     def ends(self, topics: Iterable[str], *, open_too: bool = False) -> dict[str, dict[int, int]]:
@@ -103,25 +107,32 @@ class KafkaTopics:
         which are not readable yet. Raises BrokerUnavailable.
         """
         isolation = IsolationLevel.READ_UNCOMMITTED if open_too else self._isolation
+        asked, left = list(topics), STARTING_COUNT_MAX
+        while True:
+            try:
+                return self._ends(asked, isolation)
+            except FAILED as error:
+                left -= 1
+                if not left or _code(error) not in STARTING:
+                    what = f"Kafka does not return offsets: {_told(error)}"
+                    raise BrokerUnavailable(what) from error
+            time.sleep(STARTING_PAUSE_S)
+
+    def _ends(self, topics: Iterable[str], isolation: IsolationLevel) -> dict[str, dict[int, int]]:
         asked = {
             TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for topic, count in self.partitions(topics).items()
             for number in range(count)
         }
+        if not asked:
+            return {}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=REQUEST_S
+        )
         ends: dict[str, dict[int, int]] = {}
-        try:
-            futures = (
-                self._admin.list_offsets(
-                    asked, isolation_level=isolation, request_timeout=REQUEST_S
-                )
-                if asked
-                else {}
-            )
-            for place, future in futures.items():
-                told = future.result(2 * REQUEST_S)
-                ends.setdefault(place.topic, {})[place.partition] = told.offset
-        except FAILED as error:
-            raise BrokerUnavailable(f"Kafka does not return offsets: {_told(error)}") from error
+        for place, future in futures.items():
+            told = future.result(2 * REQUEST_S)
+            ends.setdefault(place.topic, {})[place.partition] = told.offset
         return ends
 
     def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
@@ -279,6 +290,11 @@ def _refuses_timestamps(config: Mapping[str, str]) -> bool:
         return False
     bounds = [int(config[name]) for name in TIMESTAMP_BOUNDS if name in config]
     return min(bounds, default=TARGET_TIMESTAMP_MS_MIN) < TARGET_TIMESTAMP_MS_MIN
+
+
+def _code(error: Exception) -> int | None:
+    """Kafka's code, if it has answered."""
+    return error.args[0].code() if isinstance(error, KafkaException) else None
 
 
 def _told(error: Exception) -> str:

@@ -75,8 +75,7 @@ def test_a_new_inbox_of_a_store_that_is_not_empty_is_read_from_its_beginning(
     redis_url, space, positions, capsys, choice
 ) -> None:
     """Whatever is chosen for an empty store: somebody has just added that inbox."""
-    shard = Pending.open(redis_url, space=space, shards=2).shards
-    for one in shard:
+    for one in Pending.open(redis_url, space=space, shards=2).shards:
         one.client.hset(one.keys["seen"], "fresh/0", 0)
     filling(redis_url, space, choice).fill()
     assert positions() == {"fresh/0": 0}

@@ -71,10 +71,10 @@ def open_producer(spark: SparkSession, settings: Settings, *, of: str) -> None:
     delivers waits for that. Sends nothing. The executors of a cluster have JVMs of their own."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    kafka = jvm.org.apache.spark.sql.kafka010
-    options = jvm.PythonUtils.toScalaMap(producer_options(settings, of=of))
-    options = jvm.org.apache.spark.sql.catalyst.util.CaseInsensitiveMap(options)
     try:
+        kafka = jvm.org.apache.spark.sql.kafka010
+        options = jvm.PythonUtils.toScalaMap(producer_options(settings, of=of))
+        options = jvm.org.apache.spark.sql.catalyst.util.CaseInsensitiveMap(options)
         params = _module(kafka, "KafkaSourceProvider").kafkaParamsForProducer(options)
         pool = _module(kafka.producer, "InternalKafkaProducerPool")
         pool.release(pool.acquire(params))

@@ -293,12 +293,16 @@ class Shard:
     def want(self, topics: Iterable[bytes]) -> None:
         """Ask the service to look up these target topics before anything for them falls due."""
         with answering():
-            if named := list(topics):
-                self.client.sadd(self.keys["wanted"], *named)
+            self.client.sadd(self.keys["wanted"], *topics)
+        self.ask()
+
+    def ask(self) -> None:
+        """Wake who looks topics up."""
+        with answering():
             self.client.xadd(self.keys["asked"], {"for": "topics"}, maxlen=1, approximate=False)
 
     def asked(self) -> Wake:
-        """A reader that wakes when `want` is called; the caller must close it."""
+        """A reader that wakes at `ask`; the caller must close it."""
         return Wake(self.client, self.keys["asked"])
 
     def wanted(self, *, count_max: int) -> list[str]:

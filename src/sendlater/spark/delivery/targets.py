@@ -7,7 +7,7 @@ record. So tasks deliver only to topics in the list kept here, and set aside all
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import structlog
@@ -29,6 +29,7 @@ from sendlater.spark.kafka_sink import request_bytes_max
 from sendlater.store import Pending, Shard
 from sendlater.store.codec import unpack
 from sendlater.store.recent import tell
+from sendlater.store.wakeup import Wake
 
 TICK_S, CALM_MS = 0.05, 250
 """Pause between two rounds: after one that was asked for, as what waits for it may be set aside
@@ -117,31 +118,29 @@ class Targets:
         """End the thread; waits for the round under way."""
         self._stop.set()
         with suppress(StoreUnavailable):
-            self._pending.shards[0].want([])  # wakes it
+            self._pending.shards[0].ask()
         self._thread.join()
 
     def _run(self) -> None:
-        asked, woken = None, False
         while not self._stop.is_set():
             try:
-                asked = asked or self._pending.shards[0].asked()
-                woken = asked.wait(0 if woken else CALM_MS)
-                if not self._stop.is_set():
-                    self.tick()
-                if woken:
-                    self._stop.wait(TICK_S)
+                with closing(self._pending.shards[0].asked()) as asked:
+                    self._keep_looking(asked)
             except Fenced:
-                break
+                return
             except StoreUnavailable as error:
                 _log.warning("targets wait for the store", cause=str(error))
-                if asked is not None:
-                    asked.close()
-                asked = None
                 self._stop.wait(CALM_MS / 1_000)
             except Exception:
                 _log.exception("looking up targets failed, will go on")
-        if asked is not None:
-            asked.close()
+
+    def _keep_looking(self, asked: Wake) -> None:
+        woken = asked.wait(CALM_MS)
+        while not self._stop.is_set():
+            self.tick()
+            if woken:
+                self._stop.wait(TICK_S)
+            woken = asked.wait(0 if woken else CALM_MS)
 
     def tick(self) -> None:
         """One round: topics deleted, topics that intake asked for, rows set aside, old answers."""

@@ -73,12 +73,12 @@ def reason_of(settings: "Settings") -> str:
     return f"CASE {told} END"
 
 
-_IS_CHANGE = f"dialect = 'headers' AND array_contains(names, {sql.text(names.CHANGE)})"
+_IS_CHANGE = f"dialect = 'headers' AND {sql.has(names.CHANGE)}"
 
 
 def _bad_expiry(settings: "Settings") -> str:
     """Unreadable, or over before the schedule is due; a retry or what was moved will expire."""
-    is_retry = f"retry_text IS NOT NULL OR array_contains(names, {sql.text(names.RETRY_ATTEMPT)})"
+    is_retry = f"retry_text IS NOT NULL OR {sql.has(names.RETRY_ATTEMPT)}"
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
         f"OR expires_ms > {DUE_MS_MAX} "
@@ -129,7 +129,7 @@ def _is_copy(settings: "Settings") -> str:
     journal what was on another inbox."""
     kinds = ["copy_of IS NOT NULL", _IS_CHANGE]
     if journals := sorted({inbox.copy_to for inbox in settings.inboxes if inbox.copy_to}):
-        copied = f"array_contains(names, {sql.text(names.COPIED)})"
+        copied = sql.has(names.COPIED)
         kinds.append(f"topic IN {sql.texts(tuple(journals))} AND {copied}")
     return "(" + " OR ".join(f"({kind})" for kind in kinds) + ")"
 

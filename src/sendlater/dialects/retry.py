@@ -26,7 +26,7 @@ DEAD = "dead:"
 
 def retry_text(is_envelope: str) -> str:
     """The policy of a record that comes again; null for every other record."""
-    has_retry = f"array_contains(names, {sql.text(names.RETRY)})"
+    has_retry = sql.has(names.RETRY)
     text = f"coalesce(CAST({_header(names.RETRY)} AS STRING), '')"
     return f"CASE WHEN {is_envelope} THEN NULL WHEN {has_retry} THEN {text} END"
 
@@ -45,7 +45,7 @@ def retry_read() -> list[str]:
     return [
         f"CASE WHEN retry_text IS NULL OR target IS NOT NULL THEN target "
         f"ELSE CAST({_header(names.DELIVERED_TO)} AS STRING) END AS target",
-        f"CASE WHEN retry_text IS NULL OR array_contains(names, {sql.text(names.TARGET_KEY)}) "
+        f"CASE WHEN retry_text IS NULL OR {sql.has(names.TARGET_KEY)} "
         "THEN target_key ELSE key END AS target_key",
         _if_retry(f"regexp_replace(retry_text, {sql.text(rf'{JITTER}$')}, '')", "retry_body"),
         _if_retry(

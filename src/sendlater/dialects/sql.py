@@ -33,6 +33,11 @@ def header(name: str) -> str:
     return f"get(headers, CAST(array_position(names, {name}) AS INT) - 1).value"
 
 
+def has(name: str) -> str:
+    """Whether there is a header called `name`."""
+    return f"array_contains(names, {text(name)})"
+
+
 def header_text(name: str, pattern: str) -> str:
     """The first header called `name` as a string; null if it does not match the pattern.
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.local.class_archive import ClassArchive
+from sendlater.local.java import PATIENT
 from sendlater.spark.pipe import PIPE_BYTES
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -111,6 +112,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
+        java.append(" ".join(PATIENT))
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}

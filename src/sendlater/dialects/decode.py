@@ -74,6 +74,9 @@ for a record."""
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
+_NO_HEADERS = f"CAST(array() AS {_HEADERS})"
+
+
 def stages(settings: "Settings") -> list[list[str]]:
     """Lists for selectExpr, to apply one after the other to the records of all inboxes.
 
@@ -140,7 +143,6 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
         "target_key": ("key", sql.header(sql.text(names.TARGET_KEY))),
         "body": ("CAST(envelope.message AS BINARY)", "value"),
     }
-    has = {name: sql.has(name) for name in (*names.CONTROL, names.EXPIRY)}
     expiries = " ".join(
         f"WHEN {sql.has(name)} THEN {sql.text(name)}"
         for name in (*names.EXPIRIES, *((names.CE_EXPIRYTIME,) if settings.ce_expirytime else ()))
@@ -156,12 +158,14 @@ def _found(settings: "Settings", is_envelope: str, copied: str) -> list[str]:
             for name, (envelope, headers) in by_dialect.items()
         ),
         f"{retry_text(is_envelope)} AS retry_text",
-        f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.EXPIRY]} AND {has[names.RETRY]} "
+        f"CASE WHEN {is_envelope} THEN NULL "
+        f"WHEN {sql.has(names.EXPIRY)} AND {sql.has(names.RETRY)} "
         f"THEN {sql.text(names.EXPIRY)} {expiries} END AS expiry_name",
-        f"CASE WHEN {is_envelope} THEN NULL WHEN {has[names.SPREAD]} AND NOT {has[names.RETRY]} "
+        f"CASE WHEN {is_envelope} THEN NULL "
+        f"WHEN {sql.has(names.SPREAD)} AND NOT {sql.has(names.RETRY)} "
         f"THEN {spread} END AS spread_text",
-        f"CASE WHEN {has[names.IF]} AND NOT {is_envelope} THEN {condition} END AS if_text",
-        f"{tags_text(has[names.TAGS])} AS tags_text",
+        f"CASE WHEN {sql.has(names.IF)} AND NOT {is_envelope} THEN {condition} END AS if_text",
+        f"{tags_text(sql.has(names.TAGS))} AS tags_text",
     ]
 
 
@@ -236,7 +240,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
     removed = names.STALE if settings.keep_input_headers else names.CONTROL
     nothing = "false" if settings.keep_input_headers else _ONLY_WHERE_AND_WHEN
     kept = {
-        "headers": f"if({nothing}, CAST(array() AS {_HEADERS}), "
+        "headers": f"if({nothing}, {_NO_HEADERS}, "
         f"filter(headers, h -> h.key NOT IN {sql.texts(removed)}))",
         "envelope": f"filter(headers, h -> h.key NOT IN {sql.texts((*names.STALE, names.TAGS))})",
     }
@@ -263,9 +267,8 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
         "target_key": ("key", "CAST(NULL AS BINARY)", "target_key"),
         "body": ("value", f"CASE WHEN done THEN CAST({DONE} AS BINARY) END", "body"),
         "kept": (
-            f"concat(coalesce(headers, CAST(array() AS {_HEADERS})), "
-            f"if({is_dead}, {dead_headers()}, "
-            f"CAST(array() AS {_HEADERS})), array({', '.join(told)}))",
+            f"concat(coalesce(headers, {_NO_HEADERS}), "
+            f"if({is_dead}, {dead_headers()}, {_NO_HEADERS}), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
             f"CASE WHEN {RECURS} THEN headers "  # the task that reads the plan needs all
             f"WHEN {in_journal} AND {sql.has(names.OWN)} "

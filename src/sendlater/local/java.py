@@ -16,15 +16,6 @@ JAVA_VERSION_MIN = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
 PROBE_TIMEOUT_S = 30
 
-PATIENT = (
-    "-XX:Tier4InvocationThreshold=50000",
-    "-XX:Tier4MinInvocationThreshold=6000",
-    "-XX:Tier4CompileThreshold=150000",
-    "-XX:Tier4BackEdgeThreshold=400000",
-)
-"""Options of a Java that lives long: its second compiler takes what has run ten times as often as
-by default. A third of a start's CPU went to what is used at a start only (docs/adr/0025)."""
-
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _SHIM = f"""#!/bin/sh
 # Spark's launcher asks for a module that this runtime lacks and Spark can do without.

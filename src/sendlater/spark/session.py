@@ -16,11 +16,16 @@ from pyspark.sql import SparkSession
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.local.class_archive import ClassArchive
-from sendlater.local.java import PATIENT
 from sendlater.spark.pipe import PIPE_BYTES
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+PATIENT = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Options of Java: its second compiler takes what has run ten times as often as by default. It took
+a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
@@ -112,7 +117,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
-        java.append(" ".join(PATIENT))
+        java.append(PATIENT)
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}

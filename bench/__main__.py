@@ -15,6 +15,7 @@ from typing import Any
 from bench.bounds import judge
 from bench.measure import measure
 from bench.report import markdown, page, verdicts, workload_table
+from bench.soak import SHARE_MAX, drift, plot, soak
 from bench.system import HOME, ROOT, System
 from bench.systems import SYSTEMS
 from bench.workloads import WORKLOADS, Workload
@@ -38,9 +39,12 @@ def main(words: Sequence[str] | None = None) -> int:
     comparing.add_argument(
         "--scale", type=float, default=1.0, help="so many times the messages and seconds"
     )
+    soaking = commands.add_parser("soak", help="an hour of sendlater, with the memory it takes")
+    soaking.add_argument("--minutes", type=float, default=60.0)
+    soaking.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
     documenting = commands.add_parser("document", help="write docs/performance.md from the JSON")
     documenting.add_argument("--page", type=Path, default=PAGE)
-    for command in (comparing, documenting):
+    for command in (comparing, soaking, documenting):
         command.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     arguments = asked.parse_args(words)
     if arguments.command == "compare":
@@ -48,6 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
         wanted = arguments.workload or [w.name for w in WORKLOADS if not w.long]
         chosen = [w.scaled(arguments.scale) for w in WORKLOADS if w.name in wanted]
         return compare(systems, chosen, scale=arguments.scale, results=arguments.results)
+    if arguments.command == "soak":
+        return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
     result = json.loads((arguments.results / "compare.json").read_text())
     text = arguments.page.read_text()
     arguments.page.write_text(between(text, "compared", markdown(result)))
@@ -88,6 +94,22 @@ def compare(
     sys.stdout.write("\n" + "\n".join(verdicts(result)) + "\n")
     broken = any(verdict.failed for verdict in judge(result["results"], scale=scale))
     return FAILED if failed or broken else OK
+
+
+def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
+    """An hour of sendlater; FAILED if something was lost, doubled or early, or memory moved."""
+    ours = next(system for system in SYSTEMS if system.name == "sendlater")
+    result = {"machine": machine(), **soak(ours, rate=rate, minutes=minutes)}
+    moved = result["memory_moved"] = drift(result["memory_mib"])
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
+    (results / "soak.html").write_text(plot(result).to_html(include_plotlyjs=True))
+    for name, told in moved.items():
+        _tell(f"{name}: {told['mib']} MiB, {told['lowest']:+.1%} to {told['highest']:+.1%}")
+    wrong = {n: result[n] for n in ("lost", "duplicated", "early") if result[n]}
+    _tell(f"{result['scheduled']} messages, late ms {result['late_ms']} {wrong or ''}")
+    far = [max(-told["lowest"], told["highest"]) > SHARE_MAX for told in moved.values()]
+    return FAILED if wrong or any(far) else OK
 
 
 def write(result: Mapping[str, Any], folder: Path) -> None:

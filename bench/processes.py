@@ -1,12 +1,19 @@
 """CPU time and memory of processes with all their children, from /proc."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+ROLES = {
+    "org.apache.spark": "service: Spark",
+    "pyspark": "service: Spark's Python workers",
+    "sendlater.server": "service: REST",
+}
+"""A service's children, by what is in their command line."""
 PAUSE_S = 2.0
 """How often memory is looked at: for a JVM a look costs tens of milliseconds of a core."""
 
@@ -23,6 +30,15 @@ def memory_mib(processes: Mapping[str, int]) -> dict[str, float]:
         label: round(sum(_pss_bytes(one.pid) for one in _family(pid)) / 2**20, 1)
         for label, pid in processes.items()
     }
+
+
+def memory_by_role(processes: Mapping[str, int]) -> dict[str, float]:
+    """Memory of each process by what it does: a service has several kinds of children."""
+    found: dict[str, float] = defaultdict(float)
+    for label, pid in processes.items():
+        for one in _family(pid):
+            found[_role(one, label)] += _pss_bytes(one.pid) / 2**20
+    return {role: round(mib, 1) for role, mib in found.items()}
 
 
 class MemoryWatch:
@@ -58,6 +74,17 @@ def _family(pid: int) -> list[psutil.Process]:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
+
+
+def _role(process: psutil.Process, label: str) -> str:
+    if label != "service":
+        return label
+    with suppress(psutil.NoSuchProcess):
+        words = " ".join(process.cmdline())
+        for mark, role in ROLES.items():
+            if mark in words:
+                return role
+    return label
 
 
 def _cpu_s(process: psutil.Process) -> float:

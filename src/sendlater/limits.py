@@ -27,6 +27,11 @@ PARK_BYTES_MAX = 4 * 1024 * 1024
 """Payload after which a park call is split."""
 PARK_COUNT_MAX = 500
 """Most schedules in one park call: limits how long one script blocks Redis."""
+PLAIN_BYTES_MAX = 64 * 1024
+"""Largest record that is packed where it is read; a larger one is not worth it."""
+BUNDLE_BYTES_MAX = 256 * 1024
+"""Size after which a bundle of packed rows ends: Java's collector treats half a megabyte in one
+piece as an exception."""
 CANCEL_COUNT_MAX = 250
 """Most schedules in one call that cancels many: with a tag each, they block Redis for 5 ms."""
 WATERMARK_LOOKS_MAX = 1_000

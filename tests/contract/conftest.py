@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 
 import pytest
+from dialects_spark import spark  # noqa: F401  (for all that ask for it)
 from ledger import create_topics
 from redis import Redis
 from redis.exceptions import RedisError

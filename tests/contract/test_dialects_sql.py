@@ -1,8 +1,6 @@
 """The dialects through real Spark SQL, against a plain model of the rules."""
 
 import json
-import os
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
@@ -22,25 +20,13 @@ from dialects_inputs import (
     schedule,
 )
 from dialects_model import COLUMNS, READ_MS, SETTINGS, check
+from dialects_spark import decode, frame_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from sendlater.brokers.partition_reader import Read
 from sendlater.config import Inbox
 from sendlater.dialects import (
-    SPARK_SETTINGS,
-    delivered_headers,
     encode_again,
     encode_cancel,
     encode_envelope,
@@ -52,59 +38,6 @@ from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.arguments import plan_send, to_id
 from sendlater.spark.intake.inbox_rows import PASS_BYTES, chunk
 from sendlater.spark.journal.copy_inboxes import Copier
-
-PAIR = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("headers", ArrayType(PAIR)),
-    ]
-)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    # A zone that is not UTC, so that a forgotten one shows.
-    builder = builder.config("spark.sql.session.timeZone", "Asia/Kolkata")
-    for name, value in SPARK_SETTINGS.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
-
-
-def frame_of(spark, records, *, read_ms=READ_MS):
-    """Records as Kafka's source gives them, one after the other on a partition of their topics."""
-    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=read_ms)
-    rows = [
-        (r.key, r.value, r.topic, 1, place, instant, r.headers or None)
-        for place, r in enumerate(records)
-    ]
-    return spark.createDataFrame(rows, SCHEMA)
-
-
-def decode(spark, records, chosen=SETTINGS, **when):
-    """Each record decoded, in order, as a dict; headers as pairs, bytes as bytes."""
-    frame = frame_of(spark, records, **when)
-    for stage in stages(chosen):
-        frame = frame.selectExpr(*stage)
-    assert frame.columns == COLUMNS
-    frame = frame.selectExpr("*", f"{delivered_headers(chosen.journals)} AS delivered")
-    decoded = [row.asDict() for row in sorted(frame.collect(), key=lambda r: r.origin_position)]
-    for row in decoded:
-        for name in ("id", "key", "value"):
-            row[name] = None if row[name] is None else bytes(row[name])
-        for name in ("headers", "delivered"):
-            row[name] = row[name] and [(k, v if v is None else bytes(v)) for k, v in row[name]]
-    return decoded
 
 
 def test_what_only_passes_records_on_is_not_looked_at(spark):

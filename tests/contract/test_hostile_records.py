@@ -9,12 +9,12 @@ from collections import Counter
 import pytest
 from dialects_inputs import SMALL, SOON, TARGET, hostile_envelopes, hostile_schedules
 from dialects_model import COLUMNS, SETTINGS
+from dialects_spark import frame_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rest_calls import settings_for
 from starlette.testclient import TestClient
-from test_dialects_sql import frame_of
 
 from sendlater.config import Inbox
 from sendlater.dialects import SPARK_SETTINGS, delivered_stages, names, stages

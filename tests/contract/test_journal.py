@@ -5,10 +5,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from dialects_spark import SCHEMA
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from test_dialects_sql import SCHEMA
 
 from sendlater.spark.journal.standing import standing, undecided
 

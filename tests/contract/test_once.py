@@ -3,8 +3,8 @@
 import uuid
 
 import pytest
+from dialects_spark import decode
 from test_conditions_store import claimed_at, schedule
-from test_dialects_sql import decode, spark  # noqa: F401  (a fixture)
 from test_retries import DELIVERED, SETTINGS, failed
 
 from sendlater import Scheduler
@@ -140,7 +140,7 @@ def test_it_is_delivered_once(pending):
     assert pending.counts()["pending"] == 0
 
 
-def test_a_retry_is_asked_for_once_where_a_store_remembers(spark):  # noqa: F811
+def test_a_retry_is_asked_for_once_where_a_store_remembers(spark):
     """Not in buckets, nor with a horizon; a condition of its own comes first."""
     journal = Inbox(topic="journal", journal=True)
     inbox = Inbox(topic="schedules", copy_to="journal")
@@ -169,7 +169,7 @@ def test_a_retry_is_asked_for_once_where_a_store_remembers(spark):  # noqa: F811
     }
 
 
-def test_a_dead_letter_has_the_same_id_through_both_doors(spark):  # noqa: F811
+def test_a_dead_letter_has_the_same_id_through_both_doors(spark):
     (row,) = decode(spark, [failed("none")])
     message = Arrived("orders", 0, 5, 0, b"k", b"v", DELIVERED)
     made = again_or_dead(message, "x", "none", dead_topic=lambda: "dead-letters", now_ms=1)

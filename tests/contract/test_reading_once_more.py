@@ -1,6 +1,5 @@
 """A store that was filled reads some records with a condition once more, and nothing else."""
 
-from test_dialects_sql import spark  # noqa: F401
 from test_recurring_journal import Store
 
 from sendlater.dialects import names
@@ -13,7 +12,7 @@ def asked(key, value, *more):
     return Record(topic="schedules", key=key, value=value, headers=headers if value else [])
 
 
-def test_what_the_store_was_filled_with_does_not_count_as_new(spark, redis_url, space):  # noqa: F811
+def test_what_the_store_was_filled_with_does_not_count_as_new(spark, redis_url, space):
     """Its newer version may be on another partition: producers need not agree on one per key."""
     store = Store(spark, redis_url, space)
     elsewhere = Origin(topic="schedules", partition=2, position=8, timestamp_ms=9_000)
@@ -45,7 +44,7 @@ def test_what_the_store_was_filled_with_does_not_count_as_new(spark, redis_url, 
     assert store.shard.seen() == {"schedules/1": 8}
 
 
-def test_another_filling_ends_that(spark, redis_url, space):  # noqa: F811
+def test_another_filling_ends_that(spark, redis_url, space):
     store = Store(spark, redis_url, space)
     copy = JournalCopy(store.pending, owner=store.owner)
     copy.complete({"schedules/1": 9}, journals="s", undecided={"schedules/1": [0]})

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from dialects_inputs import SOON, TARGET, schedule
 from dialects_model import READ_MS, SETTINGS
-from test_dialects_sql import decode, frame_of, spark  # noqa: F401
+from dialects_spark import decode, frame_of
 
 from sendlater.clock import FixedClock
 from sendlater.dialects import encode_headers, names, stages
@@ -21,7 +21,7 @@ HOUR = 3_600_000
 EVERY = (names.EVERY, b"1h")
 
 
-def parked(spark, redis_url, space, records, chosen=SETTINGS):  # noqa: F811
+def parked(spark, redis_url, space, records, chosen=SETTINGS):
     """What is in the store after intake has read these records."""
     frame = frame_of(spark, records)
     for stage in stages(chosen):
@@ -40,7 +40,7 @@ def only(pending):
     return found
 
 
-def test_a_record_with_a_plan_is_parked_for_its_first_time(spark, redis_url, space):  # noqa: F811
+def test_a_record_with_a_plan_is_parked_for_its_first_time(spark, redis_url, space):
     record = schedule(EVERY, TARGET, ("h", b"1"), (names.COUNT, b"3"), (names.EXPIRES_AFTER, b"5m"))
     found = only(parked(spark, redis_url, space, [record]))
     assert (found.id, found.due_ms, found.record.topic) == (b"id", READ_MS + HOUR, "t")
@@ -50,23 +50,23 @@ def test_a_record_with_a_plan_is_parked_for_its_first_time(spark, redis_url, spa
     assert found.origin.position == 0
 
 
-def test_cron_and_zone(spark, redis_url, space):  # noqa: F811
+def test_cron_and_zone(spark, redis_url, space):
     cron = (names.CRON, b"0 9 * * MON-FRI"), (names.ZONE, b"Europe/Paris")
     found = only(parked(spark, redis_url, space, [schedule(*cron, TARGET)]))
     assert found.due_ms == 1_780_038_000_000, "Friday, 29 May 2026, 09:00 in Paris"
 
 
-def test_the_newest_record_of_an_id_counts(spark, redis_url, space):  # noqa: F811
+def test_the_newest_record_of_an_id_counts(spark, redis_url, space):
     once = schedule(SOON, TARGET)
     assert only(parked(spark, redis_url, space, [schedule(EVERY, TARGET), once])).plan == ""
 
 
-def test_a_null_value_cancels_it(spark, redis_url, space):  # noqa: F811
+def test_a_null_value_cancels_it(spark, redis_url, space):
     records = [schedule(EVERY, TARGET), schedule(EVERY, TARGET, value=None)]
     assert parked(spark, redis_url, space, records).list(count_max=9) == []
 
 
-def test_a_plan_counts_only_if_its_condition_holds(spark, redis_url, space):  # noqa: F811
+def test_a_plan_counts_only_if_its_condition_holds(spark, redis_url, space):
     def sent(value, *headers):
         return schedule(EVERY, TARGET, *headers, value=value)
 
@@ -78,7 +78,7 @@ def test_a_plan_counts_only_if_its_condition_holds(spark, redis_url, space):  # 
     assert only(parked(spark, redis_url, f"{space}-later", later)).record.value == b"4"
 
 
-def test_what_the_client_encodes_is_read_whole(spark, redis_url, space):  # noqa: F811
+def test_what_the_client_encodes_is_read_whole(spark, redis_url, space):
     """Also a copy of a change: it is due at another time than it is planned."""
     plan = make_plan(now_ms=READ_MS, every_ms=HOUR, count=7, jitter_ms=9)
     record = Record(topic="t", key=b"k", value=b"v", headers=[("h", b"1")])
@@ -91,7 +91,7 @@ def test_what_the_client_encodes_is_read_whole(spark, redis_url, space):  # noqa
     assert read_text(found.plan) == plan
 
 
-def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space):  # noqa: F811
+def test_a_store_that_has_made_a_change_ignores_its_copy(spark, redis_url, space):
     pending = Pending.open(redis_url, space=space, shards=3)
     shard = pending.shard_of(b"i")
     shard.client.zadd(shard.keys["changes"], {"c1": 1})
@@ -124,7 +124,7 @@ REFUSED = [
 """Headers, and what is told of them."""
 
 
-def test_plans_that_cannot_be_meant_are_rejected(spark, redis_url, space):  # noqa: F811
+def test_plans_that_cannot_be_meant_are_rejected(spark, redis_url, space):
     records = [
         schedule(*headers, TARGET, ("h", b"1"), key=b"%d" % n)
         for n, (headers, _) in enumerate(REFUSED)
@@ -144,13 +144,13 @@ def test_plans_that_cannot_be_meant_are_rejected(spark, redis_url, space):  # no
         assert told[names.ORIGIN] == b"schedules/1/%d" % n
 
 
-def test_an_id_that_leaves_no_room_is_rejected(spark, redis_url, space):  # noqa: F811
+def test_an_id_that_leaves_no_room_is_rejected(spark, redis_url, space):
     record = schedule(EVERY, TARGET, key=b"x" * 500)
     told = dict(only(parked(spark, redis_url, space, [record])).record.headers)
     assert "at most 495 bytes" in told[names.REJECTED_DETAIL].decode()
 
 
-def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(spark, redis_url, space):  # noqa: F811
+def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(spark, redis_url, space):
     plan = (names.PLAN, make_plan(now_ms=READ_MS, every_ms=HOUR).text.encode())
     given = [b"", b"-1", b"9" * 30, b"%d" % (DUE_MS_MAX + 1), "²".encode(), None]
     records = [
@@ -160,14 +160,14 @@ def test_a_due_time_that_cannot_be_read_is_that_of_the_plan(spark, redis_url, sp
     assert [one.due_ms for one in found] == [READ_MS + HOUR] * len(given)
 
 
-def test_the_intervals_of_a_copy_count_from_the_time_of_its_original(spark, redis_url, space):  # noqa: F811
+def test_the_intervals_of_a_copy_count_from_the_time_of_its_original(spark, redis_url, space):
     told = (names.COPIED, b"plain/0/7"), (names.ORIGIN_TIMESTAMP_MS, b"%d" % (READ_MS - 5_000))
     found = only(parked(spark, redis_url, space, [schedule(*told, EVERY, TARGET, ("h", b"1"))]))
     assert found.due_ms == READ_MS - 5_000 + HOUR
     assert found.record.headers == [("h", b"1")]
 
 
-def test_buckets_refuse_a_plan(spark):  # noqa: F811
+def test_buckets_refuse_a_plan(spark):
     chosen = SETTINGS.model_copy(update={"pending": "buckets"})
     for name in names.PLANS:
         (row,) = decode(spark, [schedule((name, b"1h"), TARGET)], chosen)
@@ -178,7 +178,7 @@ def test_buckets_refuse_a_plan(spark):  # noqa: F811
         inbox_record(one, settings=chosen, inbox="schedules", now_ms=0)
 
 
-def test_an_envelope_cannot_recur(spark):  # noqa: F811
+def test_an_envelope_cannot_recur(spark):
     value = b'{"topic":"t","message":"a","countdown":1}'
     record = Record(topic="envelopes", value=value, headers=[EVERY])
     (row,) = decode(spark, [record])

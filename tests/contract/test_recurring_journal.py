@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from test_dialects_sql import frame_of, spark  # noqa: F401
+from dialects_spark import frame_of
 
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, load
@@ -65,7 +65,7 @@ KINDS = {
 }
 
 
-def sent(spark, schedules):  # noqa: F811
+def sent(spark, schedules):
     """What Spark sends for due rows."""
     packed = [with_due(one.due_ms, pack(one)) for one in schedules]
     ids, columns = [one.id for one in schedules], unpack_columns(packed)
@@ -90,7 +90,7 @@ def raw(content):
     return None if content is None else bytes(content)
 
 
-def test_an_occurrence_leaves_the_schedule_as_it_comes_again(spark):  # noqa: F811
+def test_an_occurrence_leaves_the_schedule_as_it_comes_again(spark):
     steps = [step(recurring(**kind)) for kind in KINDS.values()]
     found = sent(spark, [one for one, _ in steps])
     for n, (one, again) in enumerate(steps):
@@ -107,7 +107,7 @@ def test_an_occurrence_leaves_the_schedule_as_it_comes_again(spark):  # noqa: F8
             assert dict(left.headers)[name] == told[name], "the look-up after a crash finds it"
 
 
-def test_what_is_refused_or_dead_leaves_it_too(spark):  # noqa: F811
+def test_what_is_refused_or_dead_leaves_it_too(spark):
     one, again = step(recurring(expiry=Expiry(5_000, after_due=True)))
     refused = rejected_schedule(one, Reason.UNKNOWN_TOPIC, "it is", topic="rejected")
     dead = expired_schedule(one, now_ms=10 * MINUTE, topic="dead")
@@ -143,7 +143,7 @@ def decoded(frame):
     ]
 
 
-def rebuilt(spark, redis_url, space, records):  # noqa: F811
+def rebuilt(spark, redis_url, space, records):
     """What a store holds that was filled from these records of the journal."""
     pending = Pending.open(redis_url, space=space, shards=1)
     task = FillTask(redis_url=redis_url, space=space, shards=1, owner=pending.fence())
@@ -155,7 +155,7 @@ def rebuilt(spark, redis_url, space, records):  # noqa: F811
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "the last"])
 def test_a_store_that_was_emptied_goes_on_after_what_was_delivered(
     kind,
-    spark,  # noqa: F811
+    spark,
     redis_url,
     space,
 ):
@@ -171,7 +171,7 @@ def test_a_store_that_was_emptied_goes_on_after_what_was_delivered(
     assert read_text(found.plan).left == 2
 
 
-def test_a_plan_that_is_over_or_cancelled_stays_so(spark, redis_url, space):  # noqa: F811
+def test_a_plan_that_is_over_or_cancelled_stays_so(spark, redis_url, space):
     first, again = step(recurring(count=2))
     last, none = step(again)
     assert none is None
@@ -182,7 +182,7 @@ def test_a_plan_that_is_over_or_cancelled_stays_so(spark, redis_url, space):  # 
     assert not rebuilt(spark, redis_url, f"{space}-cancelled", [original(), cancelled, copy])
 
 
-def test_a_newer_version_stands_before_the_copy_of_an_older_one(spark, redis_url, space):  # noqa: F811
+def test_a_newer_version_stands_before_the_copy_of_an_older_one(spark, redis_url, space):
     copy = leaving(step(recurring())[0], ("schedules",))[1]
     newer = replace(original(), value=b"newer")
     [found] = rebuilt(spark, redis_url, space, [original(), newer, copy])
@@ -192,7 +192,7 @@ def test_a_newer_version_stands_before_the_copy_of_an_older_one(spark, redis_url
 class Store:
     """A store, and an intake that reads the journal."""
 
-    def __init__(self, spark, redis_url, space):  # noqa: F811
+    def __init__(self, spark, redis_url, space):
         self.spark = spark
         self.pending = Pending.open(redis_url, space=space, shards=1)
         self.shard = self.pending.shards[0]
@@ -218,7 +218,7 @@ class Store:
 
 
 @pytest.mark.parametrize("tags", [(), ("a", "order:7")])
-def test_intake_takes_the_copy_that_has_come_further(tags, spark, redis_url, space):  # noqa: F811
+def test_intake_takes_the_copy_that_has_come_further(tags, spark, redis_url, space):
     one = recurring(tags=tags)
     occurrence, again = step(one)
     copy = leaving(occurrence, ("schedules",))[1]
@@ -249,7 +249,7 @@ def test_intake_takes_the_copy_that_has_come_further(tags, spark, redis_url, spa
 @pytest.mark.parametrize("words", [{}, {"count": 1}], ids=["one of many", "the last"])
 def test_what_a_delivery_has_left_takes_back_an_occurrence_that_still_waits(
     words,
-    spark,  # noqa: F811
+    spark,
     redis_url,
     space,
 ):
@@ -273,7 +273,7 @@ def test_what_a_delivery_has_left_takes_back_an_occurrence_that_still_waits(
 def test_what_a_rejection_has_left_takes_it_back_too(
     refused_before,
     words,
-    spark,  # noqa: F811
+    spark,
     redis_url,
     space,
 ):
@@ -309,7 +309,7 @@ def test_what_is_claimed_goes_on_where_its_journal_says(redis_url, space, furthe
     assert pending.counts()["pending"] == 0
 
 
-def test_a_copy_of_what_was_cancelled_is_buried(spark, redis_url, space):  # noqa: F811
+def test_a_copy_of_what_was_cancelled_is_buried(spark, redis_url, space):
     store = Store(spark, redis_url, space)
     store.read(replace(original(), key=b"other"), leaving(step(recurring())[0], ("schedules",))[1])
     assert store.pending.get(b"i") is None
@@ -336,7 +336,7 @@ def resumed(schedule, *, now_ms):
     return planned(schedule, read_text(schedule.plan).resume(now_ms))
 
 
-def test_a_store_that_was_emptied_keeps_a_pause(spark, redis_url, space):  # noqa: F811
+def test_a_store_that_was_emptied_keeps_a_pause(spark, redis_url, space):
     """Also where an occurrence that was claimed before it leaves its copy after it."""
     occurrence, again = step(recurring(count=5))
     left = leaving(occurrence, ("schedules",))[1]
@@ -351,7 +351,7 @@ def test_a_store_that_was_emptied_keeps_a_pause(spark, redis_url, space):  # noq
     assert (found.due_ms, found.plan) == (on.due_ms, on.plan)
 
 
-def test_intake_takes_a_pause_and_a_resume_that_a_store_has_forgotten(spark, redis_url, space):  # noqa: F811
+def test_intake_takes_a_pause_and_a_resume_that_a_store_has_forgotten(spark, redis_url, space):
     one = recurring(tags=("a",))
     off, filler = paused(one), replace(original(), key=b"other")
     on = resumed(off, now_ms=0)
@@ -371,7 +371,7 @@ def test_intake_takes_a_pause_and_a_resume_that_a_store_has_forgotten(spark, red
         assert store.is_overtaken() == overtaken, name
 
 
-def test_an_occurrence_beside_the_plan_has_a_record_of_its_own(spark, redis_url, space):  # noqa: F811
+def test_an_occurrence_beside_the_plan_has_a_record_of_its_own(spark, redis_url, space):
     whole = recurring(expiry=Expiry(5_000, after_due=True), tags=("a",))
     extra = extra_occurrence(whole, now_ms=MINUTE + 7)
     told = encode_headers(
@@ -396,7 +396,7 @@ def test_an_occurrence_beside_the_plan_has_a_record_of_its_own(spark, redis_url,
     assert left.id == b"i"
 
 
-def test_only_ours_are_occurrences_beside_a_plan(spark, redis_url, space):  # noqa: F811
+def test_only_ours_are_occurrences_beside_a_plan(spark, redis_url, space):
     """Somebody else's header is dropped, and a record that claims to be one is rejected."""
     forwarded = Record(
         topic="schedules",

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from dialects_model import READ_MS, SETTINGS
+from dialects_spark import decode
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_dialects_sql import decode, spark  # noqa: F401
 
 from sendlater.brokers.broker import Arrived
 from sendlater.client.backoff import Backoff
@@ -40,7 +40,7 @@ def reason_of(row):
     return dict(row["headers"]).get(names.REJECTED)
 
 
-def test_it_comes_back_to_its_topic_with_its_key_and_counts(spark):  # noqa: F811
+def test_it_comes_back_to_its_topic_with_its_key_and_counts(spark):
     (row,) = decode(spark, [failed("5s,30s,5m", error=b"timeout")])
     assert (row["dialect"], row["topic"], row["key"], row["value"]) == (
         "headers",
@@ -59,7 +59,7 @@ def test_it_comes_back_to_its_topic_with_its_key_and_counts(spark):  # noqa: F81
     assert row["id"].endswith(b"-1")
 
 
-def test_the_attempts_have_their_pauses_and_then_it_is_dead(spark):  # noqa: F811
+def test_the_attempts_have_their_pauses_and_then_it_is_dead(spark):
     """Each is delivered with what makes the next one of the same series."""
     dues, delivered, ids = [], DELIVERED, set()
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_the_attempts_have_their_pauses_and_then_it_is_dead(spark):  # noqa: F81
     assert again.headers == [("tenant", b"a"), (names.EVENT_ID, b"order-17@1780000000000")]
 
 
-def test_the_same_call_twice_has_one_id_and_others_have_others(spark):  # noqa: F811
+def test_the_same_call_twice_has_one_id_and_others_have_others(spark):
     place = (names.RETRY_ORIGIN, b"orders/3/1234")
     other = [*DELIVERED[:-1], (names.DUE, b"1780000000001")]
     elsewhere = (names.TARGET_TOPIC, b"orders-of-group-b")
@@ -114,7 +114,7 @@ def test_the_same_call_twice_has_one_id_and_others_have_others(spark):  # noqa: 
     assert reason_of(rows[5]) == b"no-attempts-left"
 
 
-def test_an_expiry_is_kept_over_its_retries(spark):  # noqa: F811
+def test_an_expiry_is_kept_over_its_retries(spark):
     """What would come too late expires; it is not a bad record."""
     soon, late = ((names.EXPIRY, b"%d" % (READ_MS + ms)) for ms in (10_000, 1_000))
     rows = decode(
@@ -140,7 +140,7 @@ GOOD += [",".join(["1s"] * 100), "exponential 0..0 x3", "exponential 7ms..1h x40
 BAD.remove("5")
 
 
-def test_policies_that_cannot_be_read_are_rejected_with_a_reason(spark):  # noqa: F811
+def test_policies_that_cannot_be_read_are_rejected_with_a_reason(spark):
     records = [failed(text) for text in BAD] + [failed(b"\xff\xfe"), failed("5s", value=None)]
     records.append(replace(failed("5s"), headers=[*DELIVERED, (names.RETRY, None)]))
     rows = decode(spark, records)
@@ -150,14 +150,14 @@ def test_policies_that_cannot_be_read_are_rejected_with_a_reason(spark):  # noqa
             Backoff.parse(text)
 
 
-def test_a_journal_takes_no_retry_and_buckets_do(spark):  # noqa: F811
+def test_a_journal_takes_no_retry_and_buckets_do(spark):
     journal = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
     assert [reason_of(row) for row in decode(spark, [failed("5s")], journal)] == [b"bad-retry"]
     buckets = SETTINGS.model_copy(update={"pending": "buckets"})
     assert decode(spark, [failed("5s")], buckets)[0]["topic"] == "orders"
 
 
-def test_headers_that_were_tampered_with_stop_nothing(spark):  # noqa: F811
+def test_headers_that_were_tampered_with_stop_nothing(spark):
     """Attempts that are no number count as none; everything else has a reason."""
     tampered = [
         [(names.RETRY_ATTEMPT, value)]
@@ -199,7 +199,7 @@ FAILED = st.tuples(
     max_examples=5, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(st.lists(FAILED, min_size=50, max_size=150))
-def test_the_client_makes_the_same_schedule_as_intake(spark, cases):  # noqa: F811
+def test_the_client_makes_the_same_schedule_as_intake(spark, cases):
     known = [(names.DELIVERED_TO, b"schedules")]
     records = [failed(policy, *known, delivered=more, key=key) for policy, more, key in cases]
     compared = 0
@@ -225,7 +225,7 @@ def test_the_client_makes_the_same_schedule_as_intake(spark, cases):  # noqa: F8
     assert compared
 
 
-def test_records_that_nothing_tells_apart_are_not_taken_for_one(spark):  # noqa: F811
+def test_records_that_nothing_tells_apart_are_not_taken_for_one(spark):
     """By a client and by header; what is there and empty tells nothing."""
     policy = Backoff.parse("5s")
     made = [come_again(Record(topic="t", value=b"v"), policy=policy, now_ms=1) for _ in range(3)]

@@ -20,6 +20,7 @@ from sendlater.dialects import names
 from sendlater.dialects.recurrence import read_text
 from sendlater.errors import BrokerUnavailable
 from sendlater.model import Headers, Reason, Target
+from sendlater.spark.intake.share import BUNDLE
 
 LAND_MS_MAX = 30.0
 """How long a record usually takes to its topic."""
@@ -316,10 +317,9 @@ class PartitionReader:
         for (topic, number), at in self._at.items():
             log = self.broker.log(topic)[number]
             for position in range(at, min(at + most, len(log))):
-                if log[position] is not None:
-                    read.topics.append(topic)
-                    read.partitions.append(number)
-                    read.positions.append(position)
+                if (entry := log[position]) is not None:
+                    row = (entry.key, entry.value, topic, number, position)
+                    read.add((*row, entry.timestamp_ms, entry.headers))
             if at < len(log):
                 read.ends[topic, number] = min(at + most, len(log))
         self._at |= read.ends
@@ -362,6 +362,13 @@ def marked(ends: Mapping[Place, int]) -> pa.RecordBatch:
     rows["origin_partition"] = [number for _, number in ends]
     rows["origin_position"] = list(ends.values())
     columns = [pa.array(rows[field.name], field.type) for field in DECODED]
+    return pa.RecordBatch.from_arrays(columns, schema=DECODED)
+
+
+def passed(topic: str, bundle: bytes) -> pa.RecordBatch:
+    """A bundle as it comes out of decoding."""
+    told: dict[str, Any] = {"origin_topic": topic, "origin_partition": BUNDLE, "value": bundle}
+    columns = [pa.array([told.get(field.name)], field.type) for field in DECODED]
     return pa.RecordBatch.from_arrays(columns, schema=DECODED)
 
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +28,14 @@ from broker import (
     decoded,
     delivered,
     marked,
+    passed,
 )
 from world import Actor, Killed, Process, Wake, World, substituted
 
 from sendlater import clock
 from sendlater.config import Settings
 from sendlater.dialects import names
+from sendlater.dialects.plain import PlainRules
 from sendlater.dialects.rejected import planned_part
 from sendlater.errors import SendlaterError
 from sendlater.limits import TORN_MS
@@ -46,9 +48,9 @@ from sendlater.spark.delivery import arrived, claim_task, due_source, failed_bat
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
 from sendlater.spark.delivery.recurring import as_sent
-from sendlater.spark.intake import inbox_rows, inbox_task, park_task, watermark
+from sendlater.spark.intake import bundle, inbox_rows, inbox_task, park_task, watermark
 from sendlater.spark.intake import park_sink as sink
-from sendlater.spark.intake.share import InboxShare
+from sendlater.spark.intake.share import ALONG, BUNDLE, WARM_UP, InboxShare
 from sendlater.spark.journal import fill_tasks, horizon
 from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
@@ -66,7 +68,7 @@ PLANNING_MS_MAX = 150.0
 """What Spark takes between two batches."""
 STOPPED_LINGER_MS = 2_000.0
 """How long a Python worker may live on whose task was killed."""
-WARM_UP = Entry(b"warm-up", b"{}", [], 0)
+NOBODYS = Entry(b"warm-up", b"{}", [], 0)
 
 
 class Simulation:
@@ -178,7 +180,8 @@ class Simulation:
         settings = self.settings
         stands = store.Pending((self.world.client,), space=settings.space, shards=settings.shards)
         reader = PartitionReader(self.broker, [inbox.topic for inbox in settings.taken_in])
-        task = inbox_task.InboxTask(reader, stands, share, clock.SystemClock())
+        plain = PlainRules.of(settings)
+        task = inbox_task.InboxTask(reader, stands, share, clock.SystemClock(), plain)
         return sink.ParkWriter(options).write(self._through_spark(task, options))
 
     def _through_spark(self, task: inbox_task.InboxTask, options: dict[str, str]) -> Iterator[Any]:
@@ -191,15 +194,21 @@ class Simulation:
             if told is inbox_rows.NOTHING:
                 continue
             read, ends = told
-            if read.partitions and read.partitions[0] < 0:
+            if read.partitions and read.partitions[0] in (WARM_UP, ALONG):
                 world.pause(world.rng.random())
-                yield decoded([("warm-up", read.partitions[0], 0, WARM_UP)], self.settings)
+                yield decoded([("warm-up", read.partitions[0], 0, NOBODYS)], self.settings)
                 continue
-            places = zip(read.topics, read.partitions, read.positions, strict=True)
-            records: Any = [(t, n, at, self.broker.log(t)[n][at]) for t, n, at in places]
-            for first in range(0, len(records), size):
-                world.pause(world.rng.random())
-                yield decoded(records[first : first + size], self.settings)
+            places = zip(read.topics, read.partitions, read.positions, read.values, strict=True)
+            for is_bundle, rows in groupby(places, lambda row: row[1] == BUNDLE):
+                if is_bundle:
+                    for topic, _, _, value in rows:
+                        world.pause(world.rng.random())
+                        yield passed(topic, value)
+                    continue
+                records: Any = [(t, n, at, self.broker.log(t)[n][at]) for t, n, at, _ in rows]
+                for first in range(0, len(records), size):
+                    world.pause(world.rng.random())
+                    yield decoded(records[first : first + size], self.settings)
             world.pause(world.rng.random() * 5)
             yield marked(ends)
 
@@ -524,7 +533,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((filling, name, getattr(simulation, name)) for name in ("records", "marks", "torn")),
         (shard, "Wake", Wake),
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
-        (park_task, "PARK_COUNT_MAX", PARK_ROWS),
+        *((module, "PARK_COUNT_MAX", PARK_ROWS) for module in (bundle, park_task)),
         (targets, "CALM_MS", 500),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),

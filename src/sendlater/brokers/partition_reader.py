@@ -24,6 +24,8 @@ READ_COUNT_MAX = 10_000
 
 Place = tuple[str, int]
 """Topic and partition."""
+Row = tuple[Any, bytes | None, str, int, int, Any, Any]
+"""Key, value, topic, partition, position, timestamp_ms, headers; see the columns of Read."""
 
 
 @dataclass(slots=True)
@@ -35,11 +37,25 @@ class Read:
     topics: list[str] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    timestamps_ms: list[int] = field(default_factory=list)
+    timestamps_ms: list[int | None] = field(default_factory=list)
+    """None: it is no record, but what intake made of some."""
     headers: list[list[tuple[str, bytes | None]] | None] = field(default_factory=list)
     ends: dict[Place, int] = field(default_factory=dict)
     """The next position to read; a partition may be read on without a record (Kafka's transaction
     markers, compaction)."""
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        given = (self.keys, self.values, self.topics, self.partitions, self.positions)
+        return *given, self.timestamps_ms, self.headers
+
+    def rows(self) -> Iterator[Row]:
+        """One after the other."""
+        return zip(*self._columns(), strict=True)
+
+    def add(self, row: Row) -> None:
+        """Put a row behind the others."""
+        for column, value in zip(self._columns(), row, strict=True):
+            column.append(value)
 
 
 class PartitionReader(Protocol):

@@ -125,6 +125,12 @@ def pack_columns(row: Sequence[Any], plan: str = "") -> bytes:
     return pack_fields((tags.encode(), *fields) if tags else fields)
 
 
+def place_of(packed: bytes) -> tuple[int, int]:
+    """The partition and the position of the record that a packed one was read from."""
+    *_, partition, position, _ = msgspec.msgpack.decode(packed)
+    return partition, position
+
+
 def written_topics(topic: str) -> tuple[bytes, bytes]:
     """The two ways a topic can be written in a packed record: as text, or as bytes."""
     return msgspec.msgpack.encode(topic), msgspec.msgpack.encode(topic.encode())

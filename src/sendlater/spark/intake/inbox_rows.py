@@ -36,13 +36,14 @@ before it passes on what is full."""
 
 
 def chunk(read: "Read", ends: "dict[Place, int]") -> pa.RecordBatch:
-    """Records, then a marker per place (a row without a timestamp), then fillers (without a topic).
+    """Records and bundles, then a marker per place (a row without a timestamp), then fillers
+    (without a topic).
 
     A marker's offset is the next position to read: everything before it has come.
     """
     fillers: list[Any] = [None] * len(_FILLER)
     markers: list[Any] = [None] * len(ends) + fillers
-    micros = [_micros(ms) for ms in read.timestamps_ms]
+    micros = [None if ms is None else _micros(ms) for ms in read.timestamps_ms]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(read.keys + markers, pa.binary()),

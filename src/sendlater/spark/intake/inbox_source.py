@@ -22,10 +22,10 @@ class InboxSource(DataSourceStreamReader):
     """Lives on the driver, except `read`, which runs in tasks."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Options: redis.url, space, shards, inboxes (topics with commas between), tasks, warm_up
-        (true or false), run, heir (an owner number: nothing is read before it owns the space), and
-        broker.url: Kafka client options as JSON, empty for topics on Redis. Spark hides options
-        with `url` in their name in its plans."""
+        """Options: redis.url, space, shards, inboxes (topics with commas between), plain (rules as
+        text), tasks, warm_up (true or false), run, heir (an owner number: nothing is read before it
+        owns the space), and broker.url: Kafka client options as JSON, empty for topics on Redis.
+        Spark hides options with `url` in their name in its plans."""
         self._options = dict(options.items())
 
     def initialOffset(self) -> dict[str, int]:
@@ -47,6 +47,7 @@ class InboxSource(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read until the end of the batch."""
         from sendlater.clock import SystemClock
+        from sendlater.dialects.plain import PlainRules
         from sendlater.spark.intake.inbox_task import InboxTask, open_reader
         from sendlater.store import Pending
         from sendlater.store.connection import connect
@@ -57,8 +58,9 @@ class InboxSource(DataSourceStreamReader):
             connect(options["redis.url"]), space=options["space"], shards=int(options["shards"])
         )
         reader = open_reader(options)
+        plain = PlainRules.of_text(options["plain"])
         try:
-            task = InboxTask(reader, pending, partition, SystemClock())
+            task = InboxTask(reader, pending, partition, SystemClock(), plain)
             heir = int(options.get("heir") or 0)
             if not heir:
                 task.start()

@@ -15,6 +15,7 @@ from sendlater.brokers.partition_reader import (
     RedisPartitions,
 )
 from sendlater.clock import Clock
+from sendlater.dialects.plain import PlainRules
 from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
 from sendlater.spark.intake.share import ALONG, WARM_UP, InboxShare
@@ -53,6 +54,7 @@ UNPARKED_MS_MAX = 15_000
 WARM_UP_CHUNKS, WARM_UP_TIMES = 100, 2
 """What is sent through decoding and sink before the first record: a JVM that has just started is
 many times slower."""
+NOTHING_PLAIN = PlainRules()
 
 
 def open_reader(options: Mapping[str, str]) -> PartitionReader:
@@ -63,13 +65,26 @@ def open_reader(options: Mapping[str, str]) -> PartitionReader:
     return RedisPartitions(options["redis.url"], topics, space=options["space"])
 
 
+def _gather_ms(count: int) -> int:
+    """How long the next chunk waits after one with so many records."""
+    if count >= READ_COUNT_MAX // 2:  # more is there already
+        return 0
+    return SPARSE_GATHER_MS if count in SPARSE else GATHER_MS
+
+
 class InboxTask:
     """One attempt of Spark at one task, and its state."""
 
     def __init__(
-        self, reader: PartitionReader, pending: Pending, share: InboxShare, clock: Clock
+        self,
+        reader: PartitionReader,
+        pending: Pending,
+        share: InboxShare,
+        clock: Clock,
+        plain: PlainRules = NOTHING_PLAIN,
     ) -> None:
         self._reader, self._pending, self._share, self._clock = reader, pending, share, clock
+        self._plain = plain
         self._starts: dict[Place, int] = {}
         """Where the reader has begun."""
         self._sent: dict[Place, int] = {}
@@ -161,7 +176,7 @@ class InboxTask:
         ends = {place: max(end, self._sent[place]) for place, end in read.ends.items()}
         if read.positions or any(end > self._sent[place] for place, end in ends.items()):
             yield from self._rows(read, ends)
-            self._gather_ms = SPARSE_GATHER_MS if len(read.positions) in SPARSE else GATHER_MS
+            self._gather_ms = _gather_ms(len(read.positions))
             self._sent |= ends
             self._ahead.append(ends)
 
@@ -174,10 +189,11 @@ class InboxTask:
         return len(self._ahead) >= AHEAD_COUNT_MAX
 
     def _rows(self, read: Read, ends: dict[Place, int]) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.intake.bundle import bundled
         from sendlater.spark.intake.inbox_rows import NOTHING, chunk
 
         self._sent_ms = self._clock.elapsed_ms()
-        yield chunk(read, ends)
+        yield chunk(bundled(read, self._plain, shards=len(self._pending.shards)), ends)
         yield NOTHING
         pass_on()
 

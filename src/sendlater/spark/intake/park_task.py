@@ -1,7 +1,7 @@
 """A task of the sink: gathers rows per shard, and parks them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -10,11 +10,12 @@ from sendlater.dialects.names import REJECTED
 from sendlater.dialects.rejected import waited_as
 from sendlater.errors import StoreWentBack
 from sendlater.limits import PARK_BYTES_MAX, PARK_COUNT_MAX
-from sendlater.spark.intake.share import ALONG, WARM_UP
+from sendlater.spark.intake.bundle import Bundle, unpack_bundle
+from sendlater.spark.intake.share import ALONG, BUNDLE, WARM_UP
 from sendlater.spark.plans import RECURS, PlanReader, of_version
 from sendlater.spark.spans import spans_of
 from sendlater.store import Pending
-from sendlater.store.codec import pack_columns
+from sendlater.store.codec import pack_columns, place_of
 from sendlater.store.rebuild import undecided
 from sendlater.store.recent import tell
 
@@ -87,7 +88,9 @@ class ParkTask:
             if origin is None:
                 continue
             source = f"{origin}/{row[PARTITION]}"
-            if row[TIMESTAMP_MS] is None:
+            if row[PARTITION] == BUNDLE:
+                self._unbundle(unpack_bundle(row[VALUE]))
+            elif row[TIMESTAMP_MS] is None:
                 self._mark(source, row[AT])
                 ended = True
             else:
@@ -95,7 +98,7 @@ class ParkTask:
         if ended:
             self.flush()
 
-    def _want(self, topics: Sequence[str | None]) -> None:
+    def _want(self, topics: Iterable[str | None]) -> None:
         """Have target topics looked up that the service does not know yet."""
         if not self.check_targets:
             return
@@ -106,6 +109,41 @@ class ParkTask:
         if new := {topic for topic in topics if topic} - self.known:
             self.shards[0].want(sorted(topic.encode() for topic in new))
             self.known |= new
+
+    def _unbundle(self, bundle: Bundle) -> None:
+        """Add the rows of a bundle; without a look at each if all are new to every shard."""
+        self._want(bundle.targets)
+        journal = bundle.topic in self.journals
+        for shard, rows in bundle.rows.items():
+            place = (shard, journal)
+            # Before anything of it is added: a call tells a position behind all that it has.
+            full = len(self.rows[place]) + len(rows) > 3 * PARK_COUNT_MAX
+            if full or self.sizes[place] >= PARK_BYTES_MAX:
+                self._write(place)
+        sources = {number: f"{bundle.topic}/{number}" for number in bundle.firsts}
+        is_new = all(self._is_new(one, bundle.firsts[number]) for number, one in sources.items())
+        for shard, rows in bundle.rows.items():
+            added = rows if is_new else self._unseen(shard, rows, sources)
+            self.rows[shard, journal] += added
+            self.sizes[shard, journal] += sum(map(len, added[2::3]))
+        for number, source in sources.items():
+            self.ends[source] = max(self.ends[source], bundle.ends[number])
+
+    def _is_new(self, source: str, first: int) -> bool:
+        """Whether no shard has seen anything from this position on, nor was filled with it."""
+        until, _ = self.undecided.get(source, (0, None))
+        return first >= max(until, *(int(one or 0) for one in self.seen[source]))
+
+    def _unseen(self, shard: int, rows: list[Any], sources: dict[int, str]) -> list[Any]:
+        """Those that the shard has not seen, and that it was not filled with."""
+        left: list[Any] = []
+        for n in range(0, len(rows), 3):
+            number, at = place_of(rows[n + 2])
+            source = sources[number]
+            is_known = source in self.undecided and self._is_known(source, at)
+            if not is_known and at >= int(self.seen[source][shard] or 0):
+                left += rows[n : n + 3]
+        return left
 
     def _mark(self, source: str, at: int) -> None:
         """Everything before `at` has come. A source's first marker tells where reading begins."""

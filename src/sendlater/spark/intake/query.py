@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sendlater.brokers.client_options import client_options
 from sendlater.config import Settings
 from sendlater.dialects import stages
+from sendlater.dialects.plain import PlainRules
 from sendlater.spark.intake.inbox_rows import PASS_BYTES
 
 
@@ -39,6 +40,7 @@ def start_intake(
         .option("inboxes", ",".join(inbox.topic for inbox in settings.taken_in))
         .option("tasks", str(settings.intake_slots))
         .option("broker.url", broker)
+        .option("plain", PlainRules.of(settings).text())
         .option("warm_up", str(warm_up).lower())
         .load()
     )

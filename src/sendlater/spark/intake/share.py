@@ -7,6 +7,8 @@ from pyspark.sql.datasource import InputPartition
 
 WARM_UP, ALONG = -1, -2
 """Partitions of rows that only warm up what they pass; the second tells that it got so far."""
+BUNDLE = -3
+"""Partition of a row without a timestamp whose value is a bundle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def warm_rows(topic: str, partition: int = WARM_UP, *, times: int = 1, now_ms: i
     keys, values, headers = (list(column) for column in zip(*found, strict=True))
     read = Read(keys=keys, values=values, headers=headers)
     read.topics, read.partitions = [topic] * len(found), [partition] * len(found)
-    read.positions = read.timestamps_ms = [0] * len(found)
+    read.positions, read.timestamps_ms = [0] * len(found), [0] * len(found)
     return read
 
 

@@ -10,7 +10,7 @@ local ends = {}
 -- Whether it ended later than at this instant, on another partition.
 local function has_ended_later(id, source, stamp_ms)
     for _, told in pairs(ends[id] or {}) do
-        local from, ended_ms = string.match(told, '^(.+) (%d+)$')
+        local from, ended_ms = string.match(told, '^(.+) (%S+)$')
         if from ~= source and tonumber(ended_ms) > stamp_ms then
             return true
         end
@@ -25,7 +25,8 @@ local function remember_end(id, source, stamp_ms, count_max)
         redis.call('RENAME', ended[1], ended[2])
     end
     ends[id] = ends[id] or {}
-    ends[id][ended[1]] = source .. ' ' .. stamp_ms
+    -- Lua by itself would write 1e+15, and lose digits.
+    ends[id][ended[1]] = source .. ' ' .. string.format('%.0f', stamp_ms)
     redis.call('HSET', ended[1], id, ends[id][ended[1]])
 end
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sendlater.config import Inbox
-from sendlater.dialects import names
+from sendlater.dialects import encode_headers, names
 from sendlater.dialects.plain import OTHERS, PlainRules
 from sendlater.limits import PLAIN_BYTES_MAX, TIMESTAMP_SPAN_MS_MAX
 from sendlater.model import Record
@@ -98,7 +98,10 @@ def test_random_records_are_not_plain_or_the_same(spark, more, nearly, others):
 
 
 def test_most_records_are_plain():
-    """With user's headers too."""
+    """Those that our client writes, and those of others; with user's headers too."""
+    record = Record(topic="t", key=b"k", value=b"v", headers=[("a", b"1")])
+    for told in ({"due_ms": READ_MS + 1}, {"delay_ms": 1_500}):
+        assert read(encode_headers(record, inbox="schedules", id=b"id", **told), SETTINGS)
     for times in (SOON, (names.DELAY, b"5s"), (names.EPOCH, b"1780000001")):
         for more in ([], [(names.TARGET_KEY, b"k")], [("content-type", b"x"), ("a", None)]):
             assert read(schedule(times, TARGET, *more), SETTINGS)

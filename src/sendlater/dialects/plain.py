@@ -29,7 +29,6 @@ OTHERS = frozenset(
     - {names.TARGET_TOPIC, names.TARGET_KEY, *names.TIMES}
 )
 """Headers that only `decode` understands, and the one of a message that is traced."""
-_TIMES = frozenset(names.TIMES)
 _BLANKS = b" \t\n\v\f\r"
 _DIGITS_MAX, _DELAY_BYTES_MAX, _TOPIC_BYTES_MAX = 16, 18, 249
 """Longer delays are for Spark, which reads no more than 18 decimals."""
@@ -101,12 +100,10 @@ class PlainRules:
 
 
 def _due_ms(found: dict[str, bytes | None], timestamp_ms: int) -> int | None:
-    """Takes the one header with the due time out; None if there is none, or it is not simple."""
-    told = found.keys() & _TIMES
-    if len(told) != 1:
-        return None
-    (name,) = told
-    text = found.pop(name)
+    """Takes the headers with the due time out, of which the first decides; None if there is none,
+    or it is not simple."""
+    told = [(name, found.pop(name)) for name in names.TIMES if name in found]
+    name, text = told[0] if told else ("", None)
     if text is None or name == names.AT:
         return None
     if name == names.DELAY:

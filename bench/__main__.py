@@ -1,6 +1,8 @@
-"""`python -m bench compare` measures; `python -m bench document` writes docs/performance.md.
+"""`python -m bench compare` and `python -m bench soak` measure; `python -m bench document` writes
+what they found into the documentation.
 
-Both leave what they made in .bench/results: compare.json, and compare.html with plots.
+They leave what they made in .bench/results: compare.json and soak.json, and with plots
+compare.html and soak.html.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from typing import Any
 from bench.bounds import judge
 from bench.measure import measure
 from bench.report import markdown, page, verdicts, workload_table
-from bench.soak import SHARE_MAX, drift, plot, soak
+from bench.soak import SHARE_MAX, drift, picture, plot, soak
 from bench.system import HOME, ROOT, System
 from bench.systems import SYSTEMS
 from bench.workloads import WORKLOADS, Workload
@@ -24,6 +26,7 @@ from sendlater.errors import SendlaterError
 
 RESULTS = HOME / "results"
 PAGE = ROOT / "docs" / "performance.md"
+PICTURE = ROOT / "docs" / "images" / "soak.png"
 OK, FAILED = 0, 1
 
 
@@ -42,7 +45,9 @@ def main(words: Sequence[str] | None = None) -> int:
     soaking = commands.add_parser("soak", help="an hour of sendlater, with the memory it takes")
     soaking.add_argument("--minutes", type=float, default=60.0)
     soaking.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
-    documenting = commands.add_parser("document", help="write docs/performance.md from the JSON")
+    documenting = commands.add_parser(
+        "document", help="write docs/performance.md and the soak's picture"
+    )
     documenting.add_argument("--page", type=Path, default=PAGE)
     for command in (comparing, soaking, documenting):
         command.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
@@ -54,9 +59,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return compare(systems, chosen, scale=arguments.scale, results=arguments.results)
     if arguments.command == "soak":
         return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
-    result = json.loads((arguments.results / "compare.json").read_text())
-    text = arguments.page.read_text()
-    arguments.page.write_text(between(text, "compared", markdown(result)))
+    if (soaked := arguments.results / "soak.html").exists():
+        picture(soaked, PICTURE)
+    if (compared := arguments.results / "compare.json").exists():
+        text = arguments.page.read_text()
+        result = json.loads(compared.read_text())
+        arguments.page.write_text(between(text, "compared", markdown(result)))
     return OK
 
 

@@ -1,5 +1,6 @@
 """A steady load for an hour, and the memory of every process meanwhile: does any of them grow?"""
 
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from playwright.sync_api import sync_playwright
 
 from bench.lines import Drivers
 from bench.processes import cpu_s, memory_by_role
@@ -26,6 +28,8 @@ SHARE_MAX = 0.05
 """How far it may go from its median of the minutes after SETTLED_S."""
 MEDIAN_S = 300.0
 """So many seconds of samples make that median."""
+WIDTH, HEIGHT = 960, 420
+"""Of the plot, in pixels."""
 QUIET_S = 60.0
 """If nothing arrives for this long after the last due time, what is missing is lost."""
 
@@ -87,25 +91,33 @@ def soak(system: System, *, rate: float, minutes: float) -> dict[str, Any]:
 def _run(drivers: Drivers, *, rate: float, count: int) -> dict[str, Any]:
     began_ms, began_s = round(time.time() * 1_000), time.monotonic()
     arrivals, given, samples = Arrivals(count, began_ms, rate), 0, []
-    used_s, next_s, quiet_s = cpu_s(drivers.processes), 0.0, 0.0
-    while given < count or (quiet_s < QUIET_S and not arrivals.seen.all()):
+    before_s = cpu_s(drivers.processes)
+
+    def look() -> bool:
+        """Take a sample; whether anything has arrived since the last."""
+        passed_s = round(time.monotonic() - began_s, 1)
+        samples.append({"at_s": passed_s, **memory_by_role(drivers.processes)})
+        drivers.waiting()
+        arrived = drivers.take()
+        arrivals.note(arrived)
+        return bool(arrived)
+
+    while given < count:
         passed_s = time.monotonic() - began_s
-        end = min(count, int(passed_s * rate))
-        if end > given:
-            numbers = range(given, end)
-            orders = [Order(0, SCHEDULE, n, due_ms(n, rate)) for n in numbers]
-            drivers.give(orders, began_ms=began_ms)
-            given = end
-        if passed_s >= next_s:
-            samples.append({"at_s": round(passed_s), **memory_by_role(drivers.processes)})
-            next_s += SAMPLE_S
-            drivers.waiting()
-            arrived = drivers.take()
-            arrivals.note(arrived)
-            quiet_s = 0.0 if arrived else quiet_s + SAMPLE_S
+        numbers = range(given, min(count, int(passed_s * rate)))
+        drivers.give([Order(0, SCHEDULE, n, due_ms(n, rate)) for n in numbers], began_ms=began_ms)
+        given += len(numbers)
+        if passed_s >= len(samples) * SAMPLE_S:
+            look()
         time.sleep(PACE_S)
+    drivers.flush()
+    quiet_s = 0.0
+    while quiet_s < QUIET_S and not arrivals.seen.all():
+        time.sleep(SAMPLE_S)
+        quiet_s = 0.0 if look() else quiet_s + SAMPLE_S
     span_s = time.monotonic() - began_s
-    cores = {n: round((s - used_s[n]) / span_s, 3) for n, s in cpu_s(drivers.processes).items()}
+    used_s = cpu_s(drivers.processes)
+    cores = {name: round((s - before_s[name]) / span_s, 3) for name, s in used_s.items()}
     return {"rate": rate, "cores": cores, **arrivals.account(), "memory_mib": samples}
 
 
@@ -144,7 +156,19 @@ def plot(result: Mapping[str, Any]) -> go.Figure:
             "title": f"Memory at {result['rate']:,.0f} messages a second",
             "xaxis": {"title": "minutes"},
             "yaxis": {"title": "MiB", "rangemode": "tozero"},
-            "height": 420,
-            "width": 960,
+            "height": HEIGHT,
+            "width": WIDTH,
         },
     )
+
+
+def picture(page: Path, to: Path) -> None:
+    """The plot as an image, by Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        window = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        window.goto(page.resolve().as_uri())
+        window.screenshot(path=to)
+        browser.close()

@@ -13,11 +13,13 @@ import pytest
 
 import bench.__main__ as door
 import bench.measure
+import bench.soak
 import bench.workloads
 from bench.__main__ import FAILED, OK, compare, main
 from bench.bounds import BOUNDS, Bound, judge
 from bench.measure import figures, measure
 from bench.report import COLUMNS, markdown, page, verdicts, workload_table
+from bench.soak import drift, plot, soak
 from bench.system import Servers, System
 from bench.systems import SYSTEMS
 from bench.workloads import (
@@ -363,3 +365,26 @@ def test_a_restart_counts_from_the_start_of_the_servers_to_the_first_delivery(mo
     told = measure(keeping, load, tell=lambda _line: None)
     assert told["pending"] == 5
     assert told["cold_s"] >= 0
+
+
+@pytest.mark.parametrize("fault", ["none", "lost", "duplicated"])
+def test_a_soak_counts_all_and_follows_memory(fault, monkeypatch):
+    for name, value in {"SAMPLE_S": 0.1, "QUIET_S": 0.3, "LEAD_MS": 0}.items():
+        monkeypatch.setattr(bench.soak, name, value)
+    told = soak(pretended(fault), rate=200, minutes=1 / 120)
+    assert (told["scheduled"], told["early"]) == (100, 0)
+    assert {n: told[n] for n in ("lost", "duplicated")} == {
+        "lost": fault == "lost",
+        "duplicated": fault == "duplicated",
+    }
+    assert told["late_ms"]["max"] == told["late_ms_by_minute"][0]["max"] == 3
+    assert {"at_s", "sender", "receiver"} == set(told["memory_mib"][0])
+    assert len(told["memory_mib"]) >= 5
+
+
+def test_memory_drifts_from_what_it_was_once_it_had_settled():
+    samples = [{"at_s": 10.0 * n, "a": 100.0 + (n >= 90) * 7 - (n == 100) * 9} for n in range(120)]
+    samples[0]["a"] = 500.0
+    assert drift(samples) == {"a": {"mib": 100.0, "lowest": -0.02, "highest": 0.07}}
+    assert drift(samples[:60]) == {}
+    assert "Memory at 5" in plot({"rate": 5, "memory_mib": samples}).to_json()

@@ -45,7 +45,7 @@ def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]
     name = f"bench{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="sendlater-compare-") as made:
         directory = Path(made)
-        with _running(system, directory, name=name) as drivers:
+        with running(system, directory, name=name) as drivers:
             told = _fill(drivers, workload.pending)
             if not workload.restart:
                 for phase, first in (("first", 0), ("warm", WARM_FIRST)):
@@ -57,7 +57,7 @@ def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]
             drivers.flush()
         time.sleep(max(0.0, (began_ms + RESTART_DUE_MS) / 1_000 - time.time()))
         started_ms = round(time.time() * 1_000)
-        with _running(system, directory, name=name) as drivers:
+        with running(system, directory, name=name) as drivers:
             ledger = Ledger(due_ms=[started_ms])
             _follow(drivers, ledger, first=0)
         if not ledger.complete:
@@ -95,7 +95,9 @@ def figures(ledger: Ledger, *, used_s: Mapping[str, float], span_s: float) -> di
 
 
 @contextmanager
-def _running(system: System, directory: Path, *, name: str) -> Iterator[Drivers]:
+def running(system: System, directory: Path, *, name: str) -> Iterator[Drivers]:
+    """A system's servers, sender and receiver, until they are no longer needed. Raises Unavailable
+    if one does not start."""
     with system.servers(directory) as servers:
         drivers = Drivers(system, servers, directory, name=name)
         try:

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 
 from bench.lines import Drivers
+from bench.measure import QUIET_S, running
 from bench.processes import cpu_s, memory_by_role
 from bench.system import System
 from bench.workloads import LEAD_MS, SCHEDULE, Order
@@ -30,8 +31,6 @@ MEDIAN_S = 300.0
 """So many seconds of samples make that median."""
 WIDTH, HEIGHT = 960, 420
 """Of the plot, in pixels."""
-QUIET_S = 60.0
-"""If nothing arrives for this long after the last due time, what is missing is lost."""
 
 
 class Arrivals:
@@ -78,14 +77,9 @@ def soak(system: System, *, rate: float, minutes: float) -> dict[str, Any]:
     """
     with (
         TemporaryDirectory(prefix="sendlater-soak-") as made,
-        system.servers(Path(made)) as servers,
+        running(system, Path(made), name=f"soak{time.time_ns()}") as drivers,
     ):
-        drivers = Drivers(system, servers, Path(made), name=f"soak{time.time_ns()}")
-        try:
-            drivers.start()
-            return _run(drivers, rate=rate, count=round(minutes * 60 * rate))
-        finally:
-            drivers.stop()
+        return _run(drivers, rate=rate, count=round(minutes * 60 * rate))
 
 
 def _run(drivers: Drivers, *, rate: float, count: int) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def spark():
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
     # A zone that is not UTC, so that a forgotten one shows.
     builder = builder.config("spark.sql.session.timeZone", "Asia/Kolkata")
     for name, value in SPARK_SETTINGS.items():

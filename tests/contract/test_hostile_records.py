@@ -1,23 +1,19 @@
 """Whatever bytes a record has: it is decoded, parked, shown and sent, and hurts nobody."""
 
 import base64
-import os
-import sys
 import uuid
 from collections import Counter
 
-import pytest
 from dialects_inputs import SMALL, SOON, TARGET, hostile_envelopes, hostile_schedules
 from dialects_model import COLUMNS, SETTINGS
 from dialects_spark import frame_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 from rest_calls import settings_for
 from starlette.testclient import TestClient
 
 from sendlater.config import Inbox
-from sendlater.dialects import SPARK_SETTINGS, delivered_stages, names, stages
+from sendlater.dialects import delivered_stages, names, stages
 from sendlater.dialects.deliver import leaving
 from sendlater.model import Record
 from sendlater.server.app import make_app
@@ -67,18 +63,6 @@ RECORDS = st.builds(
     HEADERS,
     st.sampled_from([[], [TARGET], [SOON, TARGET], [SOON, TARGET], *ENDS]),
 )
-
-
-@pytest.fixture(scope="module")
-def spark():
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
-    for name, value in SPARK_SETTINGS.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 def decoded(frame):

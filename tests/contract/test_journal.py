@@ -1,27 +1,15 @@
 """What stands in a journal: many records of one id, and the one that counts."""
 
-import os
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from dialects_spark import SCHEMA
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
 from sendlater.spark.journal.standing import standing, undecided
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    yield session
-    session.stop()
 
 
 class Log:

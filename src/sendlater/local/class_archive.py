@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sendlater.errors import MissingTool
-from sendlater.local.java import run_java
+from sendlater.local.java import FIRST_COMPILER, run_java
 
 HARMLESS = ("-XX:+VerifySharedSpaces", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """Options of Java: a damaged archive is not used (to see that takes 0.1 s), and nothing is said
 about one that does not fit."""
-BRIEF = "-XX:TieredStopAtLevel=1"
-"""Option of a Java that lives for seconds: its second compiler costs more than it gives."""
 JAVA_TIMEOUT_S = 120.0
 """Java archives its own classes within some seconds."""
 
@@ -52,7 +50,7 @@ class ClassArchive:
         self._sizes.unlink(missing_ok=True)
         self._run("-Xshare:dump", f"-XX:SharedArchiveFile={self._base}")
         at_exit = (f"-XX:SharedArchiveFile={self._base}", f"-XX:ArchiveClassesAtExit={self.path}")
-        return shlex.join((*at_exit, BRIEF, *HARMLESS))
+        return shlex.join((*at_exit, FIRST_COMPILER, *HARMLESS))
 
     def end(self, class_path: str) -> None:
         """Take the archive into use, when that Java, with this class path, has ended. Raises

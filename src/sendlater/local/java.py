@@ -15,6 +15,9 @@ from sendlater.errors import MissingTool
 JAVA_VERSION_MIN = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
 PROBE_TIMEOUT_S = 30
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+"""Option of a Java that lives for seconds, or mostly passes records on (docs/adr/0027): its second
+compiler would cost more than it gives."""
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _SHIM = f"""#!/bin/sh

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.local.class_archive import ClassArchive
+from sendlater.local.java import FIRST_COMPILER
 from sendlater.spark.pipe import PIPE_BYTES
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -26,8 +27,6 @@ PATIENT = (
 )
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
-ONCE = "-XX:TieredStopAtLevel=1"
-"""The first compiler alone, where Spark only passes most records on (docs/adr/0027)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
@@ -119,7 +118,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
-        java.append(PATIENT if settings.pending == "buckets" else ONCE)
+        java.append(PATIENT if settings.pending == "buckets" else FIRST_COMPILER)
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}

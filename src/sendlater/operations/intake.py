@@ -45,6 +45,8 @@ class Intake:
         self._copied = frozenset(copied)
         self._own: dict[str, int] = {}
         """Positions on the inboxes after the last record that this process has written."""
+        self._unplaced: set[str] = set()
+        """Inboxes that it has written to at positions nobody has told."""
         self._lock = threading.Lock()
 
     def catch_up(self) -> Look:
@@ -69,8 +71,7 @@ class Intake:
 
     def catch_up_with_own(self) -> None:
         """The same for what this process has written."""
-        with self._lock:
-            own = dict(self._own)
+        own = self._places()
         self._raise_for(self._left_of(own, within_s=CATCH_UP_S))
         if self._of_copied(own):
             self.catch_up()
@@ -106,11 +107,11 @@ class Intake:
         """Whether intake has not read all of the inboxes."""
         return bool(self._behind(self.ends()))
 
-    def ends(self) -> dict[str, int]:
-        """The positions after the last records on the inboxes."""
+    def ends(self, inboxes: Iterable[str] | None = None) -> dict[str, int]:
+        """The positions after the last records on the inboxes, by default all."""
         return {
             f"{inbox}/{number}": end
-            for inbox in self.inboxes
+            for inbox in (self.inboxes if inboxes is None else inboxes)
             for number, end in self.broker.ends(inbox).items()
             if end
         }
@@ -120,6 +121,25 @@ class Intake:
         with self._lock:
             for source, end in ends.items():
                 self._own[source] = max(self._own.get(source, 0), end)
+
+    def has_written(self, inbox: str) -> None:
+        """Note that this process has written there; where to, the broker is asked when that
+        matters."""
+        with self._lock:
+            self._unplaced.add(inbox)
+
+    def _places(self) -> dict[str, int]:
+        with self._lock:
+            unplaced, self._unplaced = self._unplaced, set()
+        try:
+            with answering():
+                self.remember(self.ends(unplaced))
+        except BaseException:
+            with self._lock:
+                self._unplaced |= unplaced
+            raise
+        with self._lock:
+            return dict(self._own)
 
     def _raise_for(self, behind: set[str]) -> None:
         if behind:

@@ -110,7 +110,7 @@ class Operations:
                 count += 1
         finally:
             self.broker.flush()
-            self.intake.remember(self.intake.ends())
+            self.intake.has_written(self.inbox)
             refused.tell()
         return count
 

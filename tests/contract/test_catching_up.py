@@ -92,12 +92,23 @@ def test_where_one_has_written_is_asked_for_only_when_it_matters(pending, read):
 
     topics.asked = away
     looked.has_written("a")
-    with pytest.raises(BrokerUnavailable, match="a"):
+    with pytest.raises(BrokerUnavailable, match="inbox 'a' of the settings here"):
         looked.catch_up_with_own()
-    topics.asked = lambda topic: None
+
+    def written_meanwhile(topic):
+        """Behind what this look has seen, so the next one asks again."""
+        looked.has_written(topic)
+        topics.asked = lambda topic: None
+
+    topics.asked = written_meanwhile
     with pytest.raises(StoreUnavailable, match="a/0"):
         looked.catch_up_with_own()
+    topics.write("a")
     read("a", 3)
+    with pytest.raises(StoreUnavailable, match="a/0"):
+        looked.catch_up_with_own()
+    read("a", 4)
+    looked.catch_up_with_own()
     topics.asked = away  # not again: nothing was written since
     looked.catch_up_with_own()
 

@@ -20,7 +20,7 @@ def test_to_ask_about_a_topic_does_not_make_it():
     settings = load(bootstrap_servers="127.0.0.1:1", kafka=IN_MEMORY)
     reader, tails = KafkaPartitions(client_options(settings), ["journal"]), KafkaTails(settings)
     with KafkaBroker(IN_MEMORY) as broker:
-        with pytest.raises(BrokerUnavailable, match="are these the inboxes of the service"):
+        with pytest.raises(BrokerUnavailable, match="UNKNOWN_TOPIC_OR_PART"):
             broker.ends("journal")
         assert (reader.places(), tails.exists("journal")) == ([], False)
         for admin in (broker._asking.client, reader._admin, tails._asking.client):

@@ -212,9 +212,7 @@ class KafkaBroker:
     def _ends(self, topic: str) -> dict[int, int]:
         found = self._asking.topics(topic, timeout_s=ACK_TIMEOUT_S)[topic]
         if found.error is not None:
-            unknown = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-            hint = ": are these the inboxes of the service?" if unknown else ""
-            raise BrokerUnavailable(f"topic {topic!r}: {found.error}{hint}")
+            raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in found.partitions}  # type: ignore[no-untyped-call]
         asked = self._asking.client.list_offsets(
             latest, isolation_level=self._isolation, request_timeout=ACK_TIMEOUT_S

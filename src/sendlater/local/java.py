@@ -48,12 +48,13 @@ def find_java(cache_dir: Path) -> Java:
     unfit = []
     for candidate in _candidates():
         probed = _probe(candidate)
-        if probed is not None and probed.version >= JAVA_VERSION_MIN:
-            return probed if _has_vector_module(candidate) else _shimmed(probed, cache_dir)
-        if probed is not None:
+        if probed is None:
+            if candidate.exists():
+                unfit.append(f"{candidate}, which does not run")
+        elif probed.version < JAVA_VERSION_MIN:
             unfit.append(f"Java {probed.version} in {probed.home}")
-        elif candidate.exists():
-            unfit.append(f"{candidate}, which does not run")
+        else:
+            return probed if _has_vector_module(candidate) else _shimmed(probed, cache_dir)
     found = f"only {', '.join(unfit)}" if unfit else "none"
     raise MissingTool(
         f"expected Java {JAVA_VERSION_MIN} or newer, found {found}: "

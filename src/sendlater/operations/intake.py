@@ -4,10 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from sendlater.brokers.broker import Broker
-from sendlater.errors import StoreUnavailable
+from sendlater.errors import BrokerUnavailable, StoreUnavailable
 from sendlater.store import Pending
 from sendlater.store.conditional import Reserved
 from sendlater.store.connection import answering
@@ -45,8 +46,10 @@ class Intake:
         self._copied = frozenset(copied)
         self._own: dict[str, int] = {}
         """Positions on the inboxes after the last record that this process has written."""
-        self._unplaced: set[str] = set()
-        """Inboxes that it has written to at positions nobody has told."""
+        self._unplaced: dict[str, int] = {}
+        """Inboxes that it has written to at positions nobody has told, and which writing was the
+        last."""
+        self._writings = count(1)
         self._lock = threading.Lock()
 
     def catch_up(self) -> Look:
@@ -71,7 +74,9 @@ class Intake:
 
     def catch_up_with_own(self) -> None:
         """The same for what this process has written."""
-        own = self._places()
+        self._ask_for_own()
+        with self._lock:
+            own = dict(self._own)
         self._raise_for(self._left_of(own, within_s=CATCH_UP_S))
         if self._of_copied(own):
             self.catch_up()
@@ -108,13 +113,20 @@ class Intake:
         return bool(self._behind(self.ends()))
 
     def ends(self, inboxes: Iterable[str] | None = None) -> dict[str, int]:
-        """The positions after the last records on the inboxes, by default all."""
+        """The positions after the last records on the inboxes, by default all. Raises
+        BrokerUnavailable."""
         return {
             f"{inbox}/{number}": end
             for inbox in (self.inboxes if inboxes is None else inboxes)
-            for number, end in self.broker.ends(inbox).items()
+            for number, end in self._ends_of(inbox).items()
             if end
         }
+
+    def _ends_of(self, inbox: str) -> dict[int, int]:
+        try:
+            return self.broker.ends(inbox)
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(f"inbox {inbox!r} of the settings here: {error}") from error
 
     def remember(self, ends: dict[str, int]) -> None:
         """Note that this process has written up to `ends`."""
@@ -126,20 +138,15 @@ class Intake:
         """Note that this process has written there; where to, the broker is asked when that
         matters."""
         with self._lock:
-            self._unplaced.add(inbox)
+            self._unplaced[inbox] = next(self._writings)
 
-    def _places(self) -> dict[str, int]:
+    def _ask_for_own(self) -> None:
+        """Ask how far the inboxes are that this process has written to, if nobody has told."""
         with self._lock:
-            unplaced, self._unplaced = self._unplaced, set()
-        try:
-            with answering():
-                self.remember(self.ends(unplaced))
-        except BaseException:
-            with self._lock:
-                self._unplaced |= unplaced
-            raise
-        with self._lock:
-            return dict(self._own)
+            asked = dict(self._unplaced)
+        self.remember(self.ends(asked))
+        with self._lock:  # but for what was written meanwhile
+            self._unplaced = dict(self._unplaced.items() - asked.items())
 
     def _raise_for(self, behind: set[str]) -> None:
         if behind:

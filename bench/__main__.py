@@ -1,7 +1,7 @@
-"""`python -m bench compare` and `python -m bench soak` measure; `python -m bench document` writes
-what they found into the documentation.
+"""`python -m bench compare`, `soak` and `cost` measure; `python -m bench document` writes what they
+found into the documentation.
 
-They leave what they made in .bench/results: compare.json and soak.json, and with plots
+They leave what they made in .bench/results: compare.json, soak.json and cost.json, and with plots
 compare.html and soak.html.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bounds import judge
+from bench.cost import cost, cost_tables
 from bench.measure import measure
 from bench.report import markdown, page, verdicts, workload_table
 from bench.soak import SHARE_MAX, drift, picture, plot, soak
@@ -45,11 +46,12 @@ def main(words: Sequence[str] | None = None) -> int:
     soaking = commands.add_parser("soak", help="an hour of sendlater, with the memory it takes")
     soaking.add_argument("--minutes", type=float, default=60.0)
     soaking.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
+    costing = commands.add_parser("cost", help="what a message costs in each step")
     documenting = commands.add_parser(
         "document", help="write docs/performance.md and the soak's picture"
     )
     documenting.add_argument("--page", type=Path, default=PAGE)
-    for command in (comparing, soaking, documenting):
+    for command in (comparing, soaking, costing, documenting):
         command.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     arguments = asked.parse_args(words)
     if arguments.command == "compare":
@@ -59,13 +61,24 @@ def main(words: Sequence[str] | None = None) -> int:
         return compare(systems, chosen, scale=arguments.scale, results=arguments.results)
     if arguments.command == "soak":
         return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
-    if (soaked := arguments.results / "soak.html").exists():
-        picture(soaked, PICTURE)
-    if (compared := arguments.results / "compare.json").exists():
-        text = arguments.page.read_text()
-        result = json.loads(compared.read_text())
-        arguments.page.write_text(between(text, "compared", markdown(result)))
+    if arguments.command == "cost":
+        result = {"machine": machine(), **cost(_ours(), tell=_tell)}
+        arguments.results.mkdir(parents=True, exist_ok=True)
+        (arguments.results / "cost.json").write_text(json.dumps(result, indent=1) + "\n")
+        sys.stdout.write(cost_tables(result) + "\n")
+        return OK
+    document(arguments.results, arguments.page)
     return OK
+
+
+def document(results: Path, to: Path) -> None:
+    """Write what there is into the documentation."""
+    if (soaked := results / "soak.html").exists():
+        picture(soaked, PICTURE)
+    for name, mark, told in (("compare", "compared", markdown), ("cost", "cost", cost_tables)):
+        if (found := results / f"{name}.json").exists():
+            result = json.loads(found.read_text())
+            to.write_text(between(to.read_text(), mark, told(result)))
 
 
 def compare(
@@ -106,8 +119,7 @@ def compare(
 
 def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
     """An hour of sendlater; FAILED if something was lost, doubled or early, or memory moved."""
-    ours = next(system for system in SYSTEMS if system.name == "sendlater")
-    result = {"machine": machine(), **soak(ours, rate=rate, minutes=minutes)}
+    result = {"machine": machine(), **soak(_ours(), rate=rate, minutes=minutes)}
     moved = result["memory_moved"] = drift(result["memory_mib"])
     results.mkdir(parents=True, exist_ok=True)
     (results / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -118,6 +130,10 @@ def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
     _tell(f"{result['scheduled']} messages, late ms {result['late_ms']} {wrong or ''}")
     far = [max(-told["lowest"], told["highest"]) > SHARE_MAX for told in moved.values()]
     return FAILED if wrong or any(far) else OK
+
+
+def _ours() -> System:
+    return next(system for system in SYSTEMS if system.name == "sendlater")
 
 
 def write(result: Mapping[str, Any], folder: Path) -> None:

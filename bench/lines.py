@@ -28,6 +28,7 @@ class Drivers:
         arrivals = directory / f"arrivals-{time.monotonic_ns()}"
         arrivals.touch()
         self._file = arrivals.open("rb")
+        self.environment = servers.environment
         environment = {
             **os.environ,
             **servers.environment,

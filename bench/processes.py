@@ -21,13 +21,13 @@ PAUSE_S = 2.0
 def cpu_s(processes: Mapping[str, int]) -> dict[str, float]:
     """CPU seconds of each process and its children since they started; children that have ended
     count from when their parent has waited for them."""
-    return {label: sum(_cpu_s(one) for one in _family(pid)) for label, pid in processes.items()}
+    return {label: sum(_cpu_s(one) for one in family(pid)) for label, pid in processes.items()}
 
 
 def memory_mib(processes: Mapping[str, int]) -> dict[str, float]:
     """Memory of each process and its children; a page that several share is counted in parts."""
     return {
-        label: round(sum(_pss_bytes(one.pid) for one in _family(pid)) / 2**20, 1)
+        label: round(sum(_pss_bytes(one.pid) for one in family(pid)) / 2**20, 1)
         for label, pid in processes.items()
     }
 
@@ -36,7 +36,7 @@ def memory_by_role(processes: Mapping[str, int]) -> dict[str, float]:
     """Memory of each process by what it does: a service has several kinds of children."""
     found: dict[str, float] = defaultdict(float)
     for label, pid in processes.items():
-        for one in _family(pid):
+        for one in family(pid):
             found[_role(one, label)] += _pss_bytes(one.pid) / 2**20
     return {role: round(mib, 1) for role, mib in found.items()}
 
@@ -69,7 +69,8 @@ class MemoryWatch:
             self.highest_mib[label] = max(mib, self.highest_mib.get(label, 0.0))
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all its children; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]

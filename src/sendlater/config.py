@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
     """Length of a delivery batch: a shorter one duplicates less after a crash, a longer one costs
-    less. Where Spark is slow between two of them, or while they have less than 2,000 rows, they
+    less. Where Spark is slow between two of them, or while they have less than 6,000 rows, they
     are longer, up to `idle_window_ms`."""
     idle_window_ms: int = Field(10_000, ge=500, le=60_000)
     """The longest such batch, as while nothing is due soon."""

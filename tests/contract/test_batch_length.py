@@ -3,6 +3,7 @@
 import pytest
 
 from sendlater.clock import FixedClock
+from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.spark.delivery import claim_task, due_source
 from sendlater.spark.delivery.claim_task import ShardTask
@@ -78,11 +79,11 @@ def test_a_batch_is_short_if_the_last_one_had_many_rows(pending, owner, shard, r
     alone = reader.latestOffset(start, None)
     batch = Batch(own.lane, own.run, start["end_ms"], start["batch"])
     shard.attempt(batch, owner=owner, attempt="one")
-    rows = [part for n in range(due_source.RISK_COUNT) for part in row(b"now-%d" % n, 1)]
-    shard.park(rows)
-    count = due_source.RISK_COUNT
-    got = shard.claim(batch, owner=owner, now_ms=9, count_max=count, attempt="one")
-    assert len(got.ids) == count
+    for first in range(0, due_source.RISK_COUNT, PARK_COUNT_MAX):
+        numbers = range(first, first + PARK_COUNT_MAX)
+        shard.park([part for n in numbers for part in row(b"now-%d" % n, 1)])
+        got = shard.claim(batch, owner=owner, now_ms=9, count_max=PARK_COUNT_MAX, attempt="one")
+        assert len(got.ids) == PARK_COUNT_MAX
     after_many = reader.latestOffset(start, None)
     assert after_many["end_ms"] - 10_001_100 <= own.window_ms + LEAD_MS
     assert alone["end_ms"] > after_many["end_ms"]

@@ -19,9 +19,10 @@ from sendlater.brokers.partition_reader import (
 )
 from sendlater.clock import FixedClock
 from sendlater.dialects import names
+from sendlater.dialects.plain import PlainRules
 from sendlater.errors import BrokerUnavailable, StoreWentBack
-from sendlater.model import Record
-from sendlater.spark.intake import inbox_task
+from sendlater.model import DUE_MS_MAX, Record
+from sendlater.spark.intake import bundle, inbox_task
 from sendlater.spark.intake.inbox_rows import NOTHING, PASS_BYTES, SCHEMA, chunk
 from sendlater.spark.intake.inbox_task import InboxTask
 from sendlater.spark.intake.park_task import ParkTask
@@ -35,6 +36,8 @@ def pending(redis_url: str, space: str) -> Pending:
     return Pending.open(redis_url, space=space, shards=2)
 
 
+LATER_MS = 9_000_000_000_000
+ALL_PLAIN = PlainRules(topics=("in",), bytes_max=1_000, delay_ms_max=DUE_MS_MAX)
 CLOCKS: list[FixedClock] = []
 """Those of a test's pipelines."""
 
@@ -69,8 +72,8 @@ class Script(PartitionReader):
         return None
 
 
-def schedule(place: Place, at: int, id: bytes = b"a") -> Read:
-    """A record that is due long after the test."""
+def schedule(place: Place, at: int, id: bytes = b"a", *, due_ms: int = LATER_MS) -> Read:
+    """A record; if nothing else is said, due long after the test."""
     return Read(
         keys=[id],
         values=[b"v"],
@@ -78,7 +81,7 @@ def schedule(place: Place, at: int, id: bytes = b"a") -> Read:
         partitions=[place[1]],
         positions=[at],
         timestamps_ms=[1],
-        headers=[[(names.DUE_MS, b"9000000000000"), (names.TARGET_TOPIC, b"t")]],
+        headers=[[(names.DUE_MS, b"%d" % due_ms), (names.TARGET_TOPIC, b"t")]],
         ends={place: at + 1},
     )
 
@@ -98,7 +101,7 @@ def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
     """As Spark's decoding leaves these rows, as far as the sink looks at them."""
     count = rows.num_rows
     marker = pa.compute.is_null(rows["timestamp"])
-    due = pa.compute.if_else(marker, None, 9_000_000_000_000)
+    due = pa.compute.if_else(marker, None, LATER_MS)
     columns = {
         "id": rows["key"],
         "due_ms": due,
@@ -124,12 +127,18 @@ def decoded(rows: pa.RecordBatch) -> pa.RecordBatch:
 class Pipeline:
     """A task's source, and its sink, connected by hand."""
 
-    def __init__(self, pending: Pending, *reads: Read | None, tasks: int = 1) -> None:
+    def __init__(
+        self,
+        pending: Pending,
+        *reads: Read | None,
+        tasks: int = 1,
+        plain: PlainRules = inbox_task.NOTHING_PLAIN,
+    ) -> None:
         self.clock = FixedClock(1_000_000)
         CLOCKS.append(self.clock)
         self.pending = pending
         self.reader = Script(*reads)
-        self.source = InboxTask(self.reader, pending, InboxShare(0, tasks), self.clock)
+        self.source = InboxTask(self.reader, pending, InboxShare(0, tasks), self.clock, plain)
         self.sink = ParkTask(pending, pending.owner(), False, frozenset(), self.clock)
         self.chunks = self.source.chunks()
 
@@ -275,6 +284,53 @@ def test_a_chunk_of_few_records_gives_the_next_one_more_time(
     since_ms = line.clock.elapsed_ms()
     line.step()
     assert line.clock.elapsed_ms() - since_ms == pause_ms
+
+
+def test_what_is_due_later_waits_for_more(pending: Pending) -> None:
+    pending.fence()
+    line = Pipeline(pending, plain=ALL_PLAIN)
+    line.step()
+    since_ms = line.clock.elapsed_ms()
+    line.reader.reads += [schedule(("in", 0), at, b"%d" % at) for at in range(3)]
+    line.step()
+    assert line.clock.elapsed_ms() - since_ms == inbox_task.LATER_GATHER_MS
+    assert pending.counts()["parked"] == 3
+    assert pending.positions() == {"in/0": 3}
+
+
+def test_what_comes_alone_does_not_wait(pending: Pending) -> None:
+    pending.fence()
+    line = Pipeline(pending, plain=ALL_PLAIN)
+    line.step()
+    line.idle(inbox_task.LATER_GATHER_MS)
+    line.reader.reads = [schedule(("in", 0), 0)]
+    since_ms = line.clock.elapsed_ms()
+    line.step()
+    assert (line.clock.elapsed_ms(), pending.counts()["parked"]) == (since_ms, 1)
+
+
+@pytest.mark.parametrize("urgent", ["soon", "past", "not plain", "a full bundle", "many"])
+def test_what_cannot_wait_takes_along_what_was_read_before(
+    pending: Pending, urgent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending.fence()
+    line = Pipeline(pending, plain=ALL_PLAIN)
+    line.step()
+    due_ms = {"soon": line.clock.now_ms() + inbox_task.SOON_MS, "past": 5}.get(urgent, LATER_MS)
+    two = schedule(("in", 0), 1, b"b", due_ms=due_ms)
+    if urgent == "not plain":
+        assert two.headers[0] is not None
+        two.headers[0].append((names.TAGS, b"tag"))
+    elif urgent == "a full bundle":
+        monkeypatch.setattr(bundle, "PARK_COUNT_MAX", 1)
+    elif urgent == "many":
+        monkeypatch.setattr(inbox_task, "READ_COUNT_MAX", 4)
+    line.reader.reads += [schedule(("in", 0), 0), two, schedule(("in", 0), 2, b"c")]
+    since_ms = line.clock.elapsed_ms()
+    line.step()
+    assert line.clock.elapsed_ms() - since_ms <= 2 * inbox_task.GATHER_MS
+    assert pending.positions() == {"in/0": 2}
+    assert pending.counts()["parked"] == 2
 
 
 def test_new_partitions_are_read_while_it_runs(pending: Pending) -> None:

@@ -1,14 +1,18 @@
 """The comparison with other systems, its pure parts: workloads, bounds, figures, tables."""
 
 import json
+import os
 import re
 import shutil
 import sys
+import threading
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import bench.__main__ as door
@@ -17,6 +21,9 @@ import bench.soak
 import bench.workloads
 from bench.__main__ import FAILED, OK, compare, main
 from bench.bounds import BOUNDS, Bound, judge
+from bench.cost import DELIVERED, STEADY, STORE, TAKEN_IN, Meter, Reading, cost_tables
+from bench.cost import _between as between_readings
+from bench.cost import _threads as threads_of
 from bench.measure import figures, measure
 from bench.report import COLUMNS, markdown, page, verdicts, workload_table
 from bench.soak import drift, plot, soak
@@ -213,14 +220,72 @@ def test_the_page_has_the_plots_and_needs_no_network():
 def test_the_documentation_is_made_from_the_json(tmp_path):
     result = result_of({"burst 300,000": {"sendlater": burst(500)}}, scale=0.5)
     (tmp_path / "compare.json").write_text(json.dumps(result))
+    costs = cost_result()
+    (tmp_path / "cost.json").write_text(json.dumps(costs))
     made = shutil.copy(ROOT / "docs" / "performance.md", tmp_path)
     for _ in range(2):
         assert main(["document", "--results", str(tmp_path), "--page", str(made)]) == OK
     text = Path(made).read_text()
 
-    assert text.count(markdown(result)) == 1
+    assert text.count(markdown(result)) == text.count(cost_tables(costs)) == 1
     for told in ("A machine.", "0.5 times", "### Burst 300,000", "- acks: all", "thing 1.2"):
         assert told in text
+
+
+def cost_result():
+    """Of a second in which Java's threads used 0.3 s, a worker 0.2 and a client 0.1, for 1,000."""
+    store = dict.fromkeys(STORE, 5_000.0)
+    lane, rows, gone = (9, 9), (7, 70), 2.5
+    before = Reading(
+        10.0,
+        {lane: 1.0, rows: 1.0},
+        {lane: ("worker", "python"), rows: ("java", "Executor task i")},
+        {(7, "java"): gone, (9, "worker"): 1.5},
+        store,
+    )
+    after = Reading(
+        11.0,
+        {lane: 1.2, rows: 1.1},
+        {lane: ("worker", "sl-lane-1"), rows: ("java", "Executor task l")},
+        {(7, "java"): gone + 0.3, (9, "worker"): 1.7, (5, "sender"): 0.1},
+        {name: count + 2_000 for name, count in store.items()},
+    )
+    told = between_readings(before, after, 1_000)
+    loads = dict.fromkeys((STEADY, TAKEN_IN, DELIVERED), told)
+    return {"machine": "A machine.", **loads, "log_bytes": {"inbox": 210.4, "cost1": 105.0}}
+
+
+def test_what_a_message_costs_is_told_by_step():
+    told = cost_result()[STEADY]
+    used = {step: us for step, us in told["cpu_us"].items() if us}
+    assert used == {
+        "the client encodes and sends": 100,
+        "lanes claim": 200,
+        "Spark moves rows": 100,
+        "all else in Java": 200,
+    }
+    assert (told["cores"], set(told["store"].values())) == (0.6, {2.0})
+    text = cost_tables(cost_result())
+    assert "| lanes claim | 200 | 200 | 200 |" in text
+    assert "| **all** | 600 | 600 | 600 |" in text
+    assert "takes 210 bytes on the inbox, 105 on its target" in text
+
+
+def test_processes_and_threads_are_metered_where_they_are():
+    done = threading.Event()
+    mine = threading.Thread(target=done.wait)
+    mine.start()
+    drivers = SimpleNamespace(processes={"service": os.getpid()})
+    store = SimpleNamespace(info=lambda: dict.fromkeys(STORE, 1))
+    try:
+        told = Meter(drivers, store).read()
+        assert told.processes_s[os.getpid(), "service"] > 0
+        found = {thread: name for thread, name, _ in threads_of(psutil.Process(), "java")}
+        assert (os.getpid(), mine.native_id) in found
+        assert found[os.getpid(), os.getpid()] == Path("/proc/self/comm").read_text().strip()
+    finally:
+        done.set()
+        mine.join()
 
 
 def system_of(name, servers):

@@ -14,7 +14,7 @@ from sendlater.clock import FixedClock
 from sendlater.dialects import names
 from sendlater.dialects.plain import PlainRules
 from sendlater.spark.intake import bundle, park_task
-from sendlater.spark.intake.bundle import bundled, unpack_bundle
+from sendlater.spark.intake.bundle import Gathered, unpack_bundle
 from sendlater.spark.intake.inbox_rows import chunk
 from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.intake.share import BUNDLE
@@ -92,28 +92,40 @@ class Store:
         self.shards = [Shard(fuse) for _ in range(SHARDS)]
 
 
+def bundled(*reads, shards=1):
+    """What is passed on of these reads."""
+    gathered = Gathered(RULES, shards=shards)
+    for read in reads:
+        gathered.add(read)
+    assert gathered.count == sum(len(read.positions) for read in reads)
+    taken = gathered.take()
+    assert (gathered.count, gathered.ends, gathered.take().positions) == (0, {}, [])
+    return taken
+
+
 def test_what_is_not_plain_stays_where_it_was():
     read = Read()
+    more = Read()
     for at, headers in enumerate([PLAIN, PLAIN, NOT_PLAIN, PLAIN]):
-        add(read, at, b"k%d" % at, headers=headers)
-    out = bundled(read, RULES, shards=1)
+        add(read if at < 1 else more, at, b"k%d" % at, headers=headers)
+    out = bundled(read, more)
     assert out.partitions == [BUNDLE, 0, BUNDLE]
     first, last = unpack_bundle(out.values[0]), unpack_bundle(out.values[2])
     assert [first.rows[0][0::3], last.rows[0][0::3]] == [[b"k0", b"k1"], [b"k3"]]
     assert (first.firsts, first.ends) == ({0: 0}, {0: 2})
     assert (out.keys[1], out.positions[1], out.headers[1]) == (b"k2", 2, NOT_PLAIN)
-    assert out.ends == read.ends
+    assert out.ends == more.ends
 
 
 def test_a_bundle_is_of_one_inbox_and_bounded(monkeypatch):
     read = Read()
     for at in range(5):
         add(read, at, b"k", topic="other" if at % 2 else "in", value=b"x" * 100)
-    assert bundled(read, RULES, shards=1).topics == ["in", "other"]
+    assert bundled(read).topics == ["in", "other"]
     monkeypatch.setattr(bundle, "PARK_COUNT_MAX", 2)
-    assert bundled(read, RULES, shards=1).topics == ["in", "other", "in"]
+    assert bundled(read).topics == ["in", "other", "in"]
     monkeypatch.setattr(bundle, "BUNDLE_BYTES_MAX", 1)
-    assert sorted(bundled(read, RULES, shards=1).topics) == ["in"] * 3 + ["other"] * 2
+    assert sorted(bundled(read).topics) == ["in"] * 3 + ["other"] * 2
 
 
 def test_a_partition_that_begins_again_is_another_bundle():
@@ -121,7 +133,7 @@ def test_a_partition_that_begins_again_is_another_bundle():
     read = Read()
     for at in (100, 101, 0, 1):
         add(read, at, b"k%d" % at)
-    found = [unpack_bundle(value) for value in bundled(read, RULES, shards=1).values]
+    found = [unpack_bundle(value) for value in bundled(read).values]
     assert [(one.firsts, one.ends) for one in found] == [({0: 100}, {0: 102}), ({0: 0}, {0: 2})]
 
 
@@ -129,7 +141,7 @@ def test_a_partition_that_begins_again_is_another_bundle():
 def test_it_is_packed_as_the_sink_packs(more):
     read = Read()
     add(read, 7, b"id", partition=2, headers=[*PLAIN, *more])
-    (_, due_ms, packed) = unpack_bundle(bundled(read, RULES, shards=1).values[0]).rows[0]
+    (_, due_ms, packed) = unpack_bundle(bundled(read).values[0]).rows[0]
     kept = [{"key": name, "value": value} for name, value in more if name in "ab"]
     key = b"k" if more and not kept else None
     row = ("t", None, key, b"v", kept, "headers", None, None, None, "in", 2, 7, 1)
@@ -143,7 +155,7 @@ def test_its_targets_are_looked_up():
     add(read, 0, b"a")
     sink = ParkTask(store, 1, True, frozenset(), FixedClock(0))
     sink.park(decoded(Read(ends={("in", 0): 0})))
-    sink.park(decoded(bundled(read, RULES, shards=SHARDS)))
+    sink.park(decoded(bundled(read, shards=SHARDS)))
     assert store.shards[0].wanted == [b"t"]
 
 
@@ -191,4 +203,4 @@ def read_all(store, kinds, sizes):
         for n in left[:size]:
             add(read, n // 2, b"k%d" % n, partition=n % 2, headers=kinds[n])
         left = left[size:]
-        sink.park(decoded(bundled(read, RULES, shards=SHARDS)))
+        sink.park(decoded(bundled(read, shards=SHARDS)))

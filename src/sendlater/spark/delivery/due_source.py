@@ -22,6 +22,7 @@ from sendlater.spark.delivery.lane import (
     ShardSlice,
     batch_end_ms,
 )
+from sendlater.spark.work_name import name_work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,6 +117,7 @@ class DueReader(DataSourceStreamReader):
         from sendlater.store.connection import connect
 
         assert isinstance(partition, ShardSlice), partition
+        name_work(f"sl-lane-{self.lane.lane}")
         clients = connect(self.lane.redis_url)
         try:
             shard = Shard(clients, space=self.lane.space, number=partition.shard)

@@ -17,7 +17,7 @@ LEAD_MS = 200
 PAUSES_A_LEAD, PAUSES_A_BATCH = 5, 12
 """The same, and the length of a batch, as multiples of the pause before its planning: about a
 fourth of the pause between two batches. Otherwise a slow machine would only plan batches."""
-RISK_COUNT = 2_000
+RISK_COUNT = 6_000
 """Rows up to which a batch is longer than `window_ms`: what is doubled at worst if they must be
 delivered again, and their look-up fails. A batch costs as much as a hundred rows."""
 WARM_UP_BATCHES, WARM_UP_WINDOW_MS = 3, 500

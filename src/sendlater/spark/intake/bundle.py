@@ -9,9 +9,10 @@ from zlib import crc32
 
 import msgspec
 
-from sendlater.brokers.partition_reader import Read, Row
+from sendlater.brokers.partition_reader import Place, Read, Row
 from sendlater.dialects.plain import Plain, PlainRules
 from sendlater.limits import BUNDLE_BYTES_MAX, PARK_COUNT_MAX
+from sendlater.model import DUE_MS_MAX
 from sendlater.spark.intake.share import BUNDLE
 from sendlater.store.codec import DIALECT_NUMBER, pack_fields
 
@@ -61,23 +62,52 @@ unpack_bundle: Callable[[bytes], Bundle] = msgspec.msgpack.Decoder(Bundle).decod
 """A bundle from the value of its row."""
 
 
-def bundled(read: Read, rules: PlainRules, *, shards: int) -> Read:
-    """The same records, those that are plain in bundles; each partition in its order."""
-    found = Read(ends=read.ends)
-    bundles: dict[str, Bundle] = {}
-    for row in read.rows():
+class Gathered:
+    """What has been read and not passed on, its plain records in bundles; each partition in its
+    order."""
+
+    def __init__(self, rules: PlainRules, *, shards: int) -> None:
+        self._rules, self._shards = rules, shards
+        self._read = Read()
+        self._bundles: dict[str, Bundle] = {}
+        self.count = 0
+        self.soonest_ms = DUE_MS_MAX
+        """When the first of it is due; 0 if that is not known, or a bundle is full."""
+
+    @property
+    def ends(self) -> dict[Place, int]:
+        """How far each partition is read."""
+        return self._read.ends
+
+    def add(self, read: Read) -> None:
+        """What has been read after that."""
+        for row in read.rows():
+            self._add(row)
+        self.count += len(read.positions)
+        self._read.ends |= read.ends
+
+    def _add(self, row: Row) -> None:
         key, value, topic, partition, _, timestamp_ms, headers = row
-        plain = rules.read(topic, key, value, timestamp_ms, headers) if partition >= 0 else None
-        bundle = bundles.get(topic)
+        is_record = partition >= 0
+        plain = self._rules.read(topic, key, value, timestamp_ms, headers) if is_record else None
+        bundle = self._bundles.get(topic)
         if bundle is not None and (plain is None or not bundle.takes(row)):
-            found.add(bundles.pop(topic).row())
-            bundle = None
+            self._read.add(self._bundles.pop(topic).row())
+            bundle, self.soonest_ms = None, 0
         if plain is None:
-            found.add(row)
-            continue
+            self._read.add(row)
+            self.soonest_ms = 0
+            return
         if bundle is None:
-            bundle = bundles[topic] = Bundle(topic)
-        bundle.add(row, plain, shards=shards)
-    for bundle in bundles.values():
-        found.add(bundle.row())
-    return found
+            bundle = self._bundles[topic] = Bundle(topic)
+        bundle.add(row, plain, shards=self._shards)
+        self.soonest_ms = min(self.soonest_ms, plain[0])
+
+    def take(self) -> Read:
+        """All of it; then there is nothing."""
+        for bundle in self._bundles.values():
+            self._read.add(bundle.row())
+        taken = self._read
+        self._read, self._bundles = Read(), {}
+        self.count, self.soonest_ms = 0, DUE_MS_MAX
+        return taken

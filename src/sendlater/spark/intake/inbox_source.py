@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.spark.intake.share import InboxShare
+from sendlater.spark.work_name import name_work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +54,7 @@ class InboxSource(DataSourceStreamReader):
         from sendlater.store.connection import connect
 
         assert isinstance(partition, InboxShare), partition
+        name_work("sl-intake")
         options = self._options
         pending = Pending(
             connect(options["redis.url"]), space=options["space"], shards=int(options["shards"])

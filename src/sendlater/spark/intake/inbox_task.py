@@ -18,6 +18,7 @@ from sendlater.clock import Clock
 from sendlater.dialects.plain import PlainRules
 from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.limits import METADATA_MS_MAX
+from sendlater.spark.intake.bundle import Gathered
 from sendlater.spark.intake.share import ALONG, WARM_UP, InboxShare
 from sendlater.spark.intake.warm_rows import warm_rows
 from sendlater.spark.pipe import pass_on
@@ -36,6 +37,10 @@ GATHER_MS, SPARSE_GATHER_MS = 15, 30
 SPARSE = range(2, 7)
 """Records of a chunk after which the longer time holds: they come so fast that each chunk has some,
 and so slowly that these do not pay for it. One that comes alone hardly ever has to wait."""
+SOON_MS = 1_000
+"""What is due within this time is passed on as soon as it is read, with all that has gathered."""
+LATER_GATHER_MS = 60
+"""Shortest time between two chunks while nothing is due soon: one costs as much as 100 records."""
 AHEAD_COUNT_MAX = 6
 """Most chunks on their way to the store. When a chunk takes longer than GATHER_MS, more would wait
 in the pipes, each with a record or two; so they are read later, as one."""
@@ -84,14 +89,15 @@ class InboxTask:
         plain: PlainRules = NOTHING_PLAIN,
     ) -> None:
         self._reader, self._pending, self._share, self._clock = reader, pending, share, clock
-        self._plain = plain
+        self._gathered = Gathered(plain, shards=len(pending.shards))
         self._starts: dict[Place, int] = {}
         """Where the reader has begun."""
         self._sent: dict[Place, int] = {}
         self._parked: dict[Place, int] = {}
         self._ahead: deque[dict[Place, int]] = deque()
         """Chunks that may not have arrived in the store: the new positions of each."""
-        self._gather_ms = GATHER_MS
+        self._reads_ms = clock.elapsed_ms() + GATHER_MS
+        """When more is read."""
         self._moved_ms = self._checked_ms = self._looked_ms = self._sent_ms = clock.elapsed_ms()
 
     def chunks(self) -> "Iterator[pa.RecordBatch]":
@@ -105,13 +111,13 @@ class InboxTask:
                     yield from self._begin()
             if now_ms - self._checked_ms >= CHECK_MS:
                 self._check()
-            time.sleep(max(0, self._sent_ms + self._gather_ms - now_ms) / 1_000)
+            time.sleep(max(0, self._reads_ms - now_ms) / 1_000)
             if self._is_ahead():
                 time.sleep(GATHER_MS / 1_000)
                 continue
-            read = self._reader.read(count_max=READ_COUNT_MAX, timeout_s=WAIT_MS_MAX / 1_000)
-            if read is not None:
-                yield from self._pass_on(read)
+            self._gather()
+            if self._is_enough():
+                yield from self._pass_on()
 
     def start(self) -> None:
         """Have the client fetch from partitions that are new: its first answers take half a second,
@@ -171,14 +177,37 @@ class InboxTask:
         self._parked |= starts
         yield from self._rows(Read(), starts)
 
-    def _pass_on(self, read: Read) -> "Iterator[pa.RecordBatch]":
+    def _gather(self) -> None:
+        """Read what has come. If nothing waits to be passed on, wait for it."""
+        left_ms = self._sent_ms + LATER_GATHER_MS - self._clock.elapsed_ms()
+        wait_ms = max(0, left_ms) if self._gathered.ends else WAIT_MS_MAX
+        left = READ_COUNT_MAX - self._gathered.count
+        read = self._reader.read(count_max=left, timeout_s=wait_ms / 1_000)
+        if read is None:
+            return
         # A partition that was cut off before its position is read from its beginning.
-        ends = {place: max(end, self._sent[place]) for place, end in read.ends.items()}
-        if read.positions or any(end > self._sent[place] for place, end in ends.items()):
-            yield from self._rows(read, ends)
-            self._gather_ms = _gather_ms(len(read.positions))
-            self._sent |= ends
-            self._ahead.append(ends)
+        read.ends = {place: max(end, self._stand(place)) for place, end in read.ends.items()}
+        if read.positions or any(end > self._stand(place) for place, end in read.ends.items()):
+            self._gathered.add(read)
+            self._reads_ms = self._clock.elapsed_ms() + GATHER_MS
+
+    def _stand(self, place: Place) -> int:
+        return self._gathered.ends.get(place, self._sent[place])
+
+    def _is_enough(self) -> bool:
+        """Whether it is time to pass on what has been gathered."""
+        gathered, waits_ms = self._gathered, self._clock.elapsed_ms() - self._sent_ms
+        if not gathered.ends:
+            return False
+        soon = gathered.soonest_ms <= self._clock.now_ms() + SOON_MS
+        return soon or gathered.count >= READ_COUNT_MAX // 2 or waits_ms >= LATER_GATHER_MS
+
+    def _pass_on(self) -> "Iterator[pa.RecordBatch]":
+        count, ends = self._gathered.count, self._gathered.ends
+        yield from self._rows(self._gathered.take(), ends)
+        self._reads_ms = self._sent_ms + _gather_ms(count)
+        self._sent |= ends
+        self._ahead.append(ends)
 
     def _is_ahead(self) -> bool:
         """Whether too many chunks are on their way. The store is asked only if it may be so."""
@@ -189,11 +218,10 @@ class InboxTask:
         return len(self._ahead) >= AHEAD_COUNT_MAX
 
     def _rows(self, read: Read, ends: dict[Place, int]) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.intake.bundle import bundled
         from sendlater.spark.intake.inbox_rows import NOTHING, chunk
 
         self._sent_ms = self._clock.elapsed_ms()
-        yield chunk(bundled(read, self._plain, shards=len(self._pending.shards)), ends)
+        yield chunk(read, ends)
         yield NOTHING
         pass_on()
 

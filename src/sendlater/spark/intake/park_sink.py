@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sendlater.spark.intake.share import ALONG, WARM_UP
 from sendlater.spark.plans import PlanReader
+from sendlater.spark.work_name import name_work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
         from sendlater.store import Pending
         from sendlater.store.connection import connect
 
+        name_work("sl-park")
         context = TaskContext.get()
         assert context is not None, "write runs in a task"
         pending = Pending(connect(self.url), space=self.space, shards=self.shards)

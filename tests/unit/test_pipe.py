@@ -5,8 +5,16 @@ import io
 import pyarrow as pa
 import pytest
 
-from sendlater.spark import pipe
+from sendlater.spark import pipe, work_name
 from sendlater.spark.delivery.warm_rows import CHUNKS, warm_rows
+
+
+def test_a_worker_is_called_by_what_it_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(work_name, "_NAME", tmp_path / "comm")
+    work_name.name_work("sl-lane-1234567890")
+    assert (tmp_path / "comm").read_text() == "sl-lane-1234567"
+    monkeypatch.setattr(work_name, "_NAME", tmp_path / "of" / "another" / "system")
+    work_name.name_work("sl-park")
 
 
 @pytest.fixture

@@ -18,11 +18,13 @@ import redis
 
 from bench.lines import Drivers
 from bench.measure import running
-from bench.processes import family
+from bench.processes import ROLES, family, role
 from bench.system import System
 from bench.workloads import LEAD_MS, SCHEDULE, Order
 from sendlater.bench.all import number, table
 from sendlater.client.scheduler import Scheduler
+from sendlater.errors import Unavailable
+from sendlater.local.process import wait_for
 
 STEADY, TAKEN_IN, DELIVERED = "at 2,000/s", "a burst, taken in", "a burst, delivered"
 RATE, WARM_S, STEADY_S = 2_000, 40.0, 40.0
@@ -31,35 +33,35 @@ GATHER_S = 40.0
 """From the start of sending a burst until it is due."""
 PACE_S = 0.01
 """How often the orders of an instant are given."""
-POLL_S = 0.1
 TIMEOUT_S = 120.0
 """Longest wait until what was sent is pending, or what is due has arrived."""
+
+JAVA, WORKER = ROLES["org.apache.spark"], ROLES["pyspark"]
 
 STEPS: dict[str, tuple[tuple[str, str], ...]] = {
     "the client encodes and sends": (("sender", ""),),
     "Kafka takes and gives": (("broker", ""),),
-    "intake reads and packs": (("worker", "sl-intake"),),
-    "intake writes to the store": (("worker", "sl-park"),),
+    "intake reads and packs": ((WORKER, "sl-intake"),),
+    "intake writes to the store": ((WORKER, "sl-park"),),
     "the store keeps, finds and forgets": (("store", ""),),
-    "lanes claim": (("worker", "sl-lane"),),
-    "Spark moves rows": (("java", "Executor task"),),
-    "Spark's Kafka producers send": (("java", "kafka-producer-"),),
+    "lanes claim": ((WORKER, "sl-lane"),),
+    "Spark moves rows": ((JAVA, "Executor task"),),
+    "Spark's Kafka producers send": ((JAVA, "kafka-producer-"),),
     "Spark plans batches": (
-        ("java", "stream executio"),
-        ("java", "dag-scheduler-e"),
-        ("java", "task-result-get"),
-        ("java", "dispatcher-even"),
-        ("java", "spark-listener-"),
-        ("worker", ""),
+        (JAVA, "stream executio"),
+        (JAVA, "dag-scheduler-e"),
+        (JAVA, "task-result-get"),
+        (JAVA, "dispatcher-even"),
+        (JAVA, "spark-listener-"),
+        (WORKER, ""),
     ),
-    "Java compiles": (("java", "C1 Compiler"), ("java", "C2 Compiler")),
-    "Java collects garbage": (("java", "G1 "), ("java", "GC Thread")),
-    "all else in Java": (("java", ""),),
+    "Java compiles": ((JAVA, "C1 Compiler"), (JAVA, "C2 Compiler")),
+    "Java collects garbage": ((JAVA, "G1 "), (JAVA, "GC Thread")),
+    "all else in Java": ((JAVA, ""),),
     "the service watches": (("service", ""),),
     "a receiver reads": (("receiver", ""),),
 }
 """Process and beginning of a thread's name, by what it does; the first that fits counts."""
-
 
 STORE = {
     "total_net_input_bytes": "bytes to the store",
@@ -98,14 +100,14 @@ class Meter:
         processes: Counter[tuple[int, str]] = Counter()
         for label, pid in self._drivers.processes.items():
             for one in family(pid):
-                with suppress(psutil.NoSuchProcess, OSError):
-                    kind = _kind(one, label)
+                with suppress(psutil.NoSuchProcess):
+                    kind = role(one, label)
                     times = one.cpu_times()
                     for thread, name, used_s in _threads(one, kind):
                         threads[thread], names[thread] = used_s, (kind, name)
                     processes[one.pid, kind] += times.user + times.system
                     # Spark's Java starts a Python process for each step of planning.
-                    of_children = "worker" if kind == "java" else kind
+                    of_children = WORKER if kind == JAVA else kind
                     processes[one.pid, of_children] += times.children_user + times.children_system
         info: dict[str, Any] = self._store.info()
         counted = {name: float(info[name]) for name in STORE}
@@ -188,10 +190,8 @@ class _Load:
 
 
 def _wait(is_so: Callable[[], bool]) -> None:
-    until_s = time.time() + TIMEOUT_S
-    while not is_so():
-        assert time.time() < until_s, f"expected it within {TIMEOUT_S:g} s"
-        time.sleep(POLL_S)
+    if not wait_for(is_so, timeout_s=TIMEOUT_S):
+        raise Unavailable(f"what was sent is not there after {TIMEOUT_S:g} s")
 
 
 def _between(before: Reading, after: Reading, count: int) -> dict[str, Any]:
@@ -222,20 +222,15 @@ def _step(kind: str, name: str) -> str:
     raise AssertionError(f"no step has {kind}: {name}")
 
 
-def _kind(process: psutil.Process, label: str) -> str:
-    """What a process is: a service's Java and its Python workers are told apart."""
-    words = " ".join(process.cmdline()) if label == "service" else ""
-    return "java" if "org.apache.spark" in words else "worker" if "pyspark" in words else label
-
-
 def _threads(process: psutil.Process, kind: str) -> Iterator[tuple[Thread, str, float]]:
     """Name and seconds of every thread, where they are told apart; of a worker all under its own
     name."""
     here = Path(f"/proc/{process.pid}")
-    for one in process.threads() if kind in ("java", "worker") else ():
-        named = here / f"task/{one.id}/comm" if kind == "java" else here / "comm"
-        name = named.read_text().strip()
-        yield (process.pid, one.id), name, one.user_time + one.system_time
+    for one in process.threads() if kind in (JAVA, WORKER) else ():
+        named = here / f"task/{one.id}/comm" if kind == JAVA else here / "comm"
+        with suppress(OSError):  # it has just ended
+            name = named.read_text().strip()
+            yield (process.pid, one.id), name, one.user_time + one.system_time
 
 
 def _log_bytes(directory: Path, count: int) -> dict[str, float]:

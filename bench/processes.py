@@ -37,7 +37,7 @@ def memory_by_role(processes: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for label, pid in processes.items():
         for one in family(pid):
-            found[_role(one, label)] += _pss_bytes(one.pid) / 2**20
+            found[role(one, label)] += _pss_bytes(one.pid) / 2**20
     return {role: round(mib, 1) for role, mib in found.items()}
 
 
@@ -77,7 +77,8 @@ def family(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _role(process: psutil.Process, label: str) -> str:
+def role(process: psutil.Process, label: str) -> str:
+    """What a process does that belongs to the one called `label`: one of ROLES, or `label`."""
     if label != "service":
         return label
     with suppress(psutil.NoSuchProcess):

@@ -21,7 +21,7 @@ import bench.soak
 import bench.workloads
 from bench.__main__ import FAILED, OK, compare, main
 from bench.bounds import BOUNDS, Bound, judge
-from bench.cost import DELIVERED, STEADY, STORE, TAKEN_IN, Meter, Reading, cost_tables
+from bench.cost import DELIVERED, JAVA, STEADY, STORE, TAKEN_IN, WORKER, Meter, Reading, cost_tables
 from bench.cost import _between as between_readings
 from bench.cost import _threads as threads_of
 from bench.measure import figures, measure
@@ -239,15 +239,15 @@ def cost_result():
     before = Reading(
         10.0,
         {lane: 1.0, rows: 1.0},
-        {lane: ("worker", "python"), rows: ("java", "Executor task i")},
-        {(7, "java"): gone, (9, "worker"): 1.5},
+        {lane: (WORKER, "python"), rows: (JAVA, "Executor task i")},
+        {(7, JAVA): gone, (9, WORKER): 1.5},
         store,
     )
     after = Reading(
         11.0,
         {lane: 1.2, rows: 1.1},
-        {lane: ("worker", "sl-lane-1"), rows: ("java", "Executor task l")},
-        {(7, "java"): gone + 0.3, (9, "worker"): 1.7, (5, "sender"): 0.1},
+        {lane: (WORKER, "sl-lane-1"), rows: (JAVA, "Executor task l")},
+        {(7, JAVA): gone + 0.3, (9, WORKER): 1.7, (5, "sender"): 0.1},
         {name: count + 2_000 for name, count in store.items()},
     )
     told = between_readings(before, after, 1_000)
@@ -280,7 +280,7 @@ def test_processes_and_threads_are_metered_where_they_are():
     try:
         told = Meter(drivers, store).read()
         assert told.processes_s[os.getpid(), "service"] > 0
-        found = {thread: name for thread, name, _ in threads_of(psutil.Process(), "java")}
+        found = {thread: name for thread, name, _ in threads_of(psutil.Process(), JAVA)}
         assert (os.getpid(), mine.native_id) in found
         assert found[os.getpid(), os.getpid()] == Path("/proc/self/comm").read_text().strip()
     finally:

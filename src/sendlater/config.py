@@ -118,7 +118,8 @@ class Settings(BaseSettings):
     """The longest such batch, as while nothing is due soon."""
     poll_ms: int = Field(10, ge=1, le=1_000)
     """Pause of a task between two claims while schedules are due: a shorter one makes schedules a
-    few milliseconds less late, and costs more at more than some ten a second."""
+    few milliseconds less late, and costs more at more than some ten a second. Up to three times as
+    long where claims take long and find many."""
     standby_poll_ms: int = Field(50, ge=1, le=1_000)
     """The same for a lane while another is in the middle of its batch and claims for both."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)

@@ -88,6 +88,8 @@ class KafkaServer(Server):
             self._configure()
             command = [
                 str(java),
+                # Both, as Kafka's own script: the heap does not change its size.
+                f"-Xms{self._heap_mib}m",
                 f"-Xmx{self._heap_mib}m",
                 f"-Dlog4j2.configurationFile={self._directory / 'log4j2.xml'}",
                 *("-cp", os.pathsep.join(map(str, wanted))),

@@ -27,6 +27,9 @@ PATIENT = (
 )
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
+STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=4"
+"""Options of Java: the heap begins with the least that Spark takes, and grows if collecting garbage
+takes a fifth of the time, not a twelfth, as it does for a moment in every start (docs/adr/0030)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
@@ -118,7 +121,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
-        java.append(PATIENT if settings.pending == "buckets" else FIRST_COMPILER)
+        java += [STEADY_HEAP, PATIENT if settings.pending == "buckets" else FIRST_COMPILER]
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}

@@ -31,7 +31,7 @@ from sendlater.store.wakeup import Wake
 if TYPE_CHECKING:
     import pyarrow as pa
 
-from sendlater.spark.delivery.lane import Lane, ShardSlice, leads
+from sendlater.spark.delivery.lane import TOOK_WEIGHT, Lane, ShardSlice, leads, pause_ms
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
@@ -64,6 +64,8 @@ class ShardTask:
         rates = rates_of(lane.limits)
         self.waiting = Waiting(shard, rates, owner=lane.owner, shards=lane.shards)
         self.on_trial = lane.inherits
+        self.took_ms = 0.0
+        """What a claim has taken of late, with all that follows until Spark has its rows."""
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -93,8 +95,8 @@ class ShardTask:
 
     def _claims(self, count: int, size: int) -> "Iterator[pa.RecordBatch]":
         while count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
-            now_ms = self.clock.now_ms()
-            ending = now_ms >= self.end_ms or self.clock.elapsed_ms() >= self.ends_at
+            now_ms, began_ms = self.clock.now_ms(), self.clock.elapsed_ms()
+            ending = now_ms >= self.end_ms or began_ms >= self.ends_at
             self.on_trial = self.on_trial and shares(self.shard, self.lane.owner)
             got = self.shard.claim(
                 self.batch,
@@ -112,10 +114,11 @@ class ShardTask:
                 count += len(got.ids)
                 size += sum(map(len, got.packed))
                 yield from self._arrow(got)
+                self.took_ms += TOOK_WEIGHT * (self.clock.elapsed_ms() - began_ms - self.took_ms)
                 if self.on_trial:
                     time.sleep(TRIAL_PAUSE_MS / 1000)
                 elif len(got.ids) < self.lane.claim_count // 4 and not reserved:
-                    self._wait(next_ms, self.clock.now_ms())
+                    self._wait(next_ms, self.clock.now_ms(), count=len(got.ids))
             elif reserved:
                 continue
             elif ending:
@@ -129,19 +132,20 @@ class ShardTask:
             else:
                 self._wait(next_ms, now_ms)
 
-    def _pause_ms(self, now_ms: int) -> int:
-        return self.lane.poll_ms if self._leads(now_ms) else self.lane.standby_poll_ms
-
     def _leads(self, now_ms: int) -> bool:
         lane = self.lane
         return leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms)
 
-    def _wait(self, next_due_ms: int | None, now_ms: int) -> None:
-        """Sleep for a pause and until the next due time, the end, or until something earlier is
-        parked. That wakes all lanes: only the one that leads claims it before the pause is over.
+    def _wait(self, next_due_ms: int | None, now_ms: int, *, count: int = 0) -> None:
+        """Sleep for a pause after a claim of so many rows, and until the next due time, the end, or
+        until something earlier is parked. That wakes all lanes: only the one that leads claims it
+        before the pause is over.
         """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
-        left_ms = min(self.end_ms, max(next_ms, now_ms + self._pause_ms(now_ms))) - now_ms
+        pauses_ms = self.lane.standby_poll_ms
+        if self._leads(now_ms):
+            pauses_ms = pause_ms(self.lane.poll_ms, count=count, took_ms=self.took_ms)
+        left_ms = min(self.end_ms, max(next_ms, now_ms + pauses_ms)) - now_ms
         woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
         # Whoever led when the wait began may have ended its batch since.
         if woken and not self._leads(self.clock.now_ms()):

@@ -20,6 +20,13 @@ fourth of the pause between two batches. Otherwise a slow machine would only pla
 RISK_COUNT = 6_000
 """Rows up to which a batch is longer than `window_ms`: what is doubled at worst if they must be
 delivered again, and their look-up fails. A batch costs as much as a hundred rows."""
+PAUSE_TIMES, POLL_TIMES_MAX = 4, 3
+"""The pause after a claim as a multiple of what a claim takes, and its maximum as one of `poll_ms`:
+a claim costs as much as fifty rows, so where claims take long, fewer are made."""
+MANY_COUNT = 5
+"""Rows of a claim from which on that holds: with less, a longer pause saves next to nothing."""
+TOOK_WEIGHT = 0.25
+"""Of the last claim in what a claim takes."""
 WARM_UP_BATCHES, WARM_UP_WINDOW_MS = 3, 500
 """A lane begins with so many short batches. The first ones are planned slowly, which nobody should
 notice later, when another lane is between two batches at the same time."""
@@ -175,3 +182,16 @@ def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
     left_ms = (end_ms - now_ms - 1) % window_ms + 1
     margin_ms = (window_ms - window_ms // lanes) // 2
     return margin_ms < left_ms <= margin_ms + window_ms // lanes
+
+
+def pause_ms(poll_ms: int, *, count: int, took_ms: float) -> int:
+    """How long a task that leads waits after a claim of so many rows, where claims take so long.
+
+    >>> [pause_ms(10, count=20, took_ms=took) for took in (1.5, 4, 60)]
+    [10, 16, 30]
+    >>> pause_ms(10, count=2, took_ms=60)
+    10
+    """
+    if count < MANY_COUNT:
+        return poll_ms
+    return max(poll_ms, min(round(PAUSE_TIMES * took_ms), POLL_TIMES_MAX * poll_ms))

@@ -1,5 +1,7 @@
 """How long the batches of a lane are (ADR 21), and which lane claims at once."""
 
+from dataclasses import replace
+
 import pytest
 
 from sendlater.clock import FixedClock
@@ -124,3 +126,30 @@ def test_who_leads_is_decided_when_a_lane_is_woken(
     task = ShardTask(lane_of(pending, owner, redis_url, space), shard, Woken(), part, clock)
     task._wait(None, clock.now_ms())
     assert slept == pauses_s
+
+
+@pytest.mark.parametrize(
+    ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 4, 4), (20, 40, 6), (2, 40, 2)]
+)
+def test_where_claims_take_long_and_find_many_the_pauses_are_longer(
+    pending, owner, shard, redis_url, space, count, took_ms, pauses_ms
+):
+    """Only the first claim has been made, so it counts a fourth (ADR 29)."""
+    clock, waited = FixedClock(10_000_000), []
+
+    class Waits:
+        def wait(self, timeout_ms):
+            waited.append(timeout_ms)
+            clock.advance(2_000)
+            return False
+
+    for number in range(count):
+        shard.park(row(b"due-%d" % number, 1))
+    shard.park(row(b"next", clock.now_ms() + 1))
+    lane = replace(lane_of(pending, owner, redis_url, space), claim_count=1_000)
+    part = ShardSlice(0, clock.now_ms() + 1_400, 1, 20_000)
+    claims = ShardTask(lane, shard, Waits(), part, clock).batches()
+    next(claims)
+    clock.advance(took_ms)  # Spark takes its time for the rows
+    assert list(claims)
+    assert waited[0] == pauses_ms

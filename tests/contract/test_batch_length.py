@@ -1,4 +1,5 @@
-"""How long the batches of a lane are (ADR 21), and which lane claims at once."""
+"""How long the batches of a lane are (ADR 21), which lane claims at once, and how long a task
+pauses (ADR 29)."""
 
 from dataclasses import replace
 

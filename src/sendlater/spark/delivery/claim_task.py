@@ -31,7 +31,7 @@ from sendlater.store.wakeup import Wake
 if TYPE_CHECKING:
     import pyarrow as pa
 
-from sendlater.spark.delivery.lane import TOOK_WEIGHT, Lane, ShardSlice, leads, pause_ms
+from sendlater.spark.delivery.lane import Lane, ShardSlice, leads, pause_ms
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
@@ -42,6 +42,8 @@ TRIAL_COUNT, TRIAL_PAUSE_MS = 3, 50
 JVM take long, so they are few."""
 HELD_PAUSE_MS = 20
 """Pause before a task tries again to claim what waits for intake."""
+TOOK_WEIGHT = 0.25
+"""Of the last claim in what a claim takes."""
 
 
 class ShardTask:

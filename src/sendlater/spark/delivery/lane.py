@@ -25,8 +25,6 @@ PAUSE_TIMES, POLL_TIMES_MAX = 4, 3
 a claim costs as much as fifty rows, so where claims take long, fewer are made."""
 MANY_COUNT = 5
 """Rows of a claim from which on that holds: with less, a longer pause saves next to nothing."""
-TOOK_WEIGHT = 0.25
-"""Of the last claim in what a claim takes."""
 WARM_UP_BATCHES, WARM_UP_WINDOW_MS = 3, 500
 """A lane begins with so many short batches. The first ones are planned slowly, which nobody should
 notice later, when another lane is between two batches at the same time."""

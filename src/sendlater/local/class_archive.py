@@ -17,6 +17,9 @@ from sendlater.local.java import FIRST_COMPILER, run_java
 HARMLESS = ("-XX:+VerifySharedSpaces", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """Options of Java: a damaged archive is not used (to see that takes 0.1 s), and nothing is said
 about one that does not fit."""
+IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
+"""Options of Java: the archive is mapped where it was made for, if there is room. Else each of its
+pages is read, changed and kept in memory by every JVM (docs/adr/0031)."""
 JAVA_TIMEOUT_S = 120.0
 """Java archives its own classes within some seconds."""
 
@@ -67,7 +70,7 @@ class ClassArchive:
         self._sizes.write_text(self._measured())
 
     def _use(self) -> tuple[str, ...]:
-        return (f"-XX:SharedArchiveFile={self._base}{os.pathsep}{self.path}", *HARMLESS)
+        return (f"-XX:SharedArchiveFile={self._base}{os.pathsep}{self.path}", *HARMLESS, *IN_PLACE)
 
     def _measured(self) -> str:
         paths = (self._base, self.path)

@@ -27,9 +27,10 @@ PATIENT = (
 )
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
-STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1"
+STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages"
 """Options of Java: the heap begins with the least that Spark takes, and grows if what lives needs
-it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030)."""
+it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its
+pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
@@ -49,6 +50,9 @@ STREAMING = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.shuffle.partitions": "2",
+    # lower() and upper() are for ASCII here. Else the first one makes ICU look up the title case of
+    # all characters, which takes a second.
+    "spark.sql.icu.caseMappings.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

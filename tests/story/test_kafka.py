@@ -263,14 +263,14 @@ def test_a_null_value_cancels(here):
 
 def test_cancel_says_the_truth(here):
     """While a stream of schedules falls due, all of them are taken back, the last ones first."""
-    began_ms, names = now_ms() + 3_000, [f"c-{number}" for number in range(24)]
+    began_ms, names = now_ms() + 3_000, [f"c-{number}" for number in range(48)]
     for number, name in enumerate(names):
         here.schedule(key=name, when=("sendlater-due-ms", str(began_ms + 250 * number)))
-    here.arrival(names[len(names) // 2].encode())
+    here.arrival(names[len(names) // 4].encode())  # the command itself starts in seconds
 
     (answers,) = here.cli("cancel", "nobody", *reversed(names), codes=[4])
     kinds = {kind: [n for n in names if answers[n] == kind] for kind in set(answers.values())}
-    here.schedule(key=b"c-end", when=("sendlater-due-ms", str(began_ms + 250 * 26)))
+    here.schedule(key=b"c-end", when=("sendlater-due-ms", str(began_ms + 250 * (len(names) + 2))))
     here.arrival(b"c-end")
 
     assert answers["nobody"] == "unknown"

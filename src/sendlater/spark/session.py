@@ -50,9 +50,6 @@ STREAMING = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.shuffle.partitions": "2",
-    # lower() and upper() are for ASCII here. Else the first one makes ICU look up the title case of
-    # all characters, which takes a second.
-    "spark.sql.icu.caseMappings.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

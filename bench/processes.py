@@ -11,6 +11,7 @@ import psutil
 ROLES = {
     "org.apache.spark": "service: Spark",
     "pyspark": "service: Spark's Python workers",
+    "sendlater.spark.python_server": "service: Spark's Python workers",
     "sendlater.server": "service: REST",
 }
 """A service's children, by what is in their command line."""

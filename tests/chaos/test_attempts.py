@@ -62,7 +62,7 @@ def lane_workers(service):
     found = []
     for process in service.family[1:]:
         try:
-            if "pyspark.worker" in process.cmdline() and process.parent().name() != "java":
+            if process.name().startswith("sl-"):
                 found.append(process)
         except psutil.Error:
             continue

@@ -36,8 +36,9 @@ from sendlater.dialects import (
 )
 from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.arguments import plan_send, to_id
-from sendlater.spark.intake.inbox_rows import PASS_BYTES, chunk
+from sendlater.spark.intake.inbox_rows import chunk
 from sendlater.spark.journal.copy_inboxes import Copier
+from sendlater.spark.pipe import PASS_BYTES
 
 
 def test_what_only_passes_records_on_is_not_looked_at(spark):

@@ -23,10 +23,11 @@ from sendlater.dialects.plain import PlainRules
 from sendlater.errors import BrokerUnavailable, StoreWentBack
 from sendlater.model import DUE_MS_MAX, Record
 from sendlater.spark.intake import bundle, inbox_task
-from sendlater.spark.intake.inbox_rows import NOTHING, PASS_BYTES, SCHEMA, chunk
+from sendlater.spark.intake.inbox_rows import NOTHING, SCHEMA, chunk
 from sendlater.spark.intake.inbox_task import InboxTask
 from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.intake.share import InboxShare
+from sendlater.spark.pipe import PASS_BYTES
 from sendlater.store import Pending
 from sendlater.topics import Topics
 

@@ -117,6 +117,11 @@ def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Recor
     )
 
 
+def to_table(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Table:
+    """The same as a table, of which Spark makes a data frame."""
+    return pa.Table.from_batches([to_arrow(ids, columns)])
+
+
 def pending_arrow(
     ids: Sequence[bytes],
     due_ms: Sequence[int],

@@ -4,6 +4,10 @@ from typing import IO
 
 PIPE_BYTES = 64 * 1024
 """Buffer of the pipe: a small batch is one write."""
+PASS_BYTES = PIPE_BYTES
+"""The JVM passes rows on to a Python sink once they have this many bytes, and fill its buffer. A
+filler of that size after each chunk makes it pass the chunk on at once; smaller ones make a backlog
+slower."""
 _pipe: IO[bytes] | None = None
 
 

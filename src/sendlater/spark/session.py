@@ -2,22 +2,27 @@
 
 import os
 import sys
+import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
+import py4j.protocol
 import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import FIRST_COMPILER
+from sendlater.spark import python_server
 from sendlater.spark.pipe import PIPE_BYTES
+from sendlater.spark.warm_up import read_sql
 
 PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -64,6 +69,7 @@ OURS = {
 """Settings that users cannot change: the store's guarantees depend on them."""
 
 
+IMPORTS = "sendlater.spark.datasource.imports"
 WORKERS = "sendlater.spark.datasource.workers"
 """The daemon that workers are forks of; on a cluster it is Spark's own."""
 ATTEMPTS_MAX = 2
@@ -132,11 +138,47 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         streaming = STREAMING
     conf.setAll(list((streaming | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
+        _launch(conf, settings)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _launch(conf: SparkConf, settings: Settings) -> None:
+    """Start the JVM of a Spark, and for a local one what its Python processes are forks of."""
+    asked = os.environ["PYSPARK_PYTHON"]
+    local = not settings.spark_master and asked == sys.executable
+    server = python_server.prepare() if local else None
+    if server:
+        os.environ["PYSPARK_PYTHON"] = str(server / python_server.COMMAND)
+    _find_launcher()
+    _convert_no_arrays()
+    try:
         # Linux divides the cores between process sessions first: with its own session, Spark leaves
         # other programs their share, however many threads it runs (docs/adr/0009).
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        new_session = {"start_new_session": True}
+        gateway = launch_gateway(conf, new_session)  # type: ignore[no-untyped-call]
+        if server:
+            python_server.start(gateway, server, imports=IMPORTS)
+        threading.Thread(target=read_sql, args=(gateway, settings), daemon=True).start()
         SparkContext(conf=conf, gateway=gateway)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    finally:
+        os.environ["PYSPARK_PYTHON"] = asked
+
+
+def _find_launcher() -> None:
+    """Spark's script starts a JVM that only prints the command of the next one, and looks for its
+    few classes in 300 jars: half a second, on one core. Name the jar that has them."""
+    jars = Path(os.environ.get("SPARK_HOME", ""), "jars")
+    launcher = next(jars.glob("spark-launcher_*.jar"), None)
+    if launcher and not any(map(str.isspace, str(launcher))):  # the script splits it there
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", f"-Xbootclasspath/a:{launcher}")
+
+
+def _convert_no_arrays() -> None:
+    """PySpark looks whether a list that it hands to Java is an array of numpy, and imports pandas
+    for that: 0.4 s on one core, and 35 MiB. We hand over none."""
+    converters = py4j.protocol.INPUT_CONVERTER
+    numpy = (NumpyArrayConverter, NumpyScalarConverter)
+    converters[:] = [one for one in converters if not isinstance(one, numpy)]
 
 
 def _with(jars: Sequence[Path], settings: Settings) -> dict[str, str]:

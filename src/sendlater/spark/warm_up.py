@@ -17,6 +17,18 @@ SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 _log = structlog.get_logger()
 
 
+def read_sql(gateway: Any, settings: Settings) -> None:
+    """Have the JVM behind `gateway` read the expressions of intake and lanes while it starts a
+    session: the first time, that takes ten times as long, and planning waits for it."""
+    try:
+        parser = _module(gateway.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser")
+        for stage in (*stages(settings), *delivered_stages(settings)):
+            for expression in stage:
+                parser.parseExpression(expression)
+    except Exception as error:
+        _log.warning("warming up failed; a start takes longer", cause=str(error)[:500])
+
+
 def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
     """Make the JVM load and compile what a takeover runs, while there is time. Reads nothing."""
     try:
@@ -26,6 +38,8 @@ def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> Non
 
 
 def _run_once(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:
+    import sendlater.spark.arrow_rows  # noqa: F401  # a look-up after a crash needs it
+
     ends = topics.ends(inbox.topic for inbox in settings.taken_in)
     records = (
         spark.read.format("kafka")

@@ -9,22 +9,10 @@ import socket
 import sys
 from typing import IO
 
-import confluent_kafka  # noqa: F401
-import pandas  # noqa: F401  # as pyarrow does with its first array: half a second of CPU
-import pyarrow.compute  # noqa: F401
-import pyspark.sql.worker.plan_data_source_read
-import pyspark.sql.worker.write_into_data_source
 import pyspark.worker
 from pyspark import daemon
 
-import sendlater.spark.arrow_rows
-import sendlater.spark.delivery.claim_task
-import sendlater.spark.delivery.due_source
-import sendlater.spark.delivery.refusal
-import sendlater.spark.delivery.warm_rows
-import sendlater.spark.intake.inbox_rows
-import sendlater.spark.intake.inbox_task
-import sendlater.spark.intake.park_task  # noqa: F401
+import sendlater.spark.datasource.imports  # noqa: F401
 from sendlater.spark.pipe import PIPE_BYTES, use_pipe
 
 _work = daemon.worker

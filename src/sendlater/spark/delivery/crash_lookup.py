@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +21,6 @@ from sendlater.dialects.rejected import expired_schedule
 from sendlater.dialects.sql import header, text, texts
 from sendlater.errors import BrokerUnavailable, Fenced, StoreUnavailable, StoreWentBack
 from sendlater.model import Schedule
-from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.arrived import earliest_ms
 from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.delivery.recurring import advanced, as_sent
@@ -36,6 +34,7 @@ from sendlater.store.recurring import Recurring, recur
 from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
+# Arrow is imported where it is used: a start that has nothing to look up needs none.
 _PLANNED = f"array_position(headers.key, {text(names.SCHEDULE)}) > 0"
 PLACE = f"""CAST(concat_ws('-', origin_topic, origin_partition, origin_position,
 IF({_PLANNED}, substring_index(CAST(id AS STRING), '@', -1), NULL)) AS BINARY)"""
@@ -214,14 +213,17 @@ class CrashLookup:
 
     def _frame(self, rows: Sequence[_Row]) -> DataFrame:
         """Rows in the columns of DUE_SCHEMA, and their numbers."""
+        from sendlater.spark.arrow_rows import to_table, unpack_columns
+
         ids = [row.schedule.id for row in rows]
         columns = unpack_columns([row.packed for row in rows])
-        table = pa.Table.from_batches([to_arrow(ids, columns)])
-        numbers = pa.array(range(len(rows)), pa.int64())
-        return self._spark.createDataFrame(table.append_column("number", numbers))
+        table = to_table(ids, columns)
+        return self._spark.createDataFrame(table.append_column("number", [range(len(rows))]))
 
     def _sent(self, rows: Sequence[_Row], *, owed: bool) -> DataFrame:
         """Rows as a lane gives them to Spark, in the columns of DUE_SCHEMA."""
+        from sendlater.spark.arrow_rows import to_table, unpack_columns
+
         ids, packed = [row.schedule.id for row in rows], [row.packed for row in rows]
         sent = as_sent(
             ids,
@@ -231,7 +233,7 @@ class CrashLookup:
             history_topic=self._settings.history_topic,
             owed=owed,
         )
-        return self._spark.createDataFrame(pa.Table.from_batches([to_arrow(*sent)]))
+        return self._spark.createDataFrame(to_table(*sent))
 
     def _repair(self, rows: Sequence[_Row], found: Found, since_ms: int) -> None:
         """Write what is owed, and deliver what is torn, unless something newer was written since.

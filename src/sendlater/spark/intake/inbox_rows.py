@@ -6,15 +6,10 @@ import pyarrow as pa
 
 from sendlater.limits import TIMESTAMP_SPAN_MS_MAX
 from sendlater.spark.arrow_rows import HEADERS, header_lists
-from sendlater.spark.pipe import PIPE_BYTES
+from sendlater.spark.pipe import PASS_BYTES
 
 if TYPE_CHECKING:
     from sendlater.brokers.partition_reader import Place, Read
-
-PASS_BYTES = PIPE_BYTES
-"""The JVM passes rows on to a Python sink once they have this many bytes, and fill its buffer. A
-filler of that size after each chunk makes it pass the chunk on at once; smaller ones make a backlog
-slower."""
 
 SCHEMA = pa.schema(
     [

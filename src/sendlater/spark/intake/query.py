@@ -10,7 +10,7 @@ from sendlater.brokers.client_options import client_options
 from sendlater.config import Settings
 from sendlater.dialects import stages
 from sendlater.dialects.plain import PlainRules
-from sendlater.spark.intake.inbox_rows import PASS_BYTES
+from sendlater.spark.pipe import PASS_BYTES
 
 
 def start_intake(

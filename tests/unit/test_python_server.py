@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -139,12 +140,20 @@ def test_a_question_that_breaks_off_harms_nobody(served: Served) -> None:
     assert "True" in served.run("-m", "tells").stdout, "the server does it, not Python itself"
 
 
-def test_a_program_needs_a_place_where_programs_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_needs_a_place_where_programs_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     directory = python_server.prepare()
     assert directory is not None
     ended = subprocess.run([directory / "python", "-c", "print(1)"], capture_output=True, text=True)
     assert ended.stdout == "1\n"
     shutil.rmtree(directory)
 
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert python_server.prepare() is None
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
     assert python_server.prepare() is None
+    assert not list(deep.iterdir())

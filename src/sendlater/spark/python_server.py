@@ -30,6 +30,8 @@ from sendlater.spark.python_command import FAILED, LENGTH, STARTED
 
 COMMAND, SOCKET = "python", "socket"
 """In the server's directory: the program for Spark, and where it finds the server."""
+PATH_BYTES_MAX = 100
+"""Of a socket: Linux takes 107 bytes, macOS 103."""
 ASKED_MAX = 64
 """So many programs may wait for an answer."""
 ASK_TIMEOUT_S = 10.0
@@ -40,15 +42,16 @@ DIED = 128
 
 def prepare() -> Path | None:
     """A directory for a server, with the program that Spark can run as Python; None where a
-    temporary file cannot be run."""
+    temporary file cannot be run, or its path is too long for a socket."""
     directory = Path(tempfile.mkdtemp(prefix="sendlater-python-"))
     words = [sys.executable, "-I", "-S", python_command.__file__, str(directory / SOCKET)]
     command = directory / COMMAND
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     command.chmod(0o700)
-    if os.access(command, os.X_OK):
+    fits = len(os.fsencode(directory / SOCKET)) <= PATH_BYTES_MAX
+    if fits and os.access(command, os.X_OK):  # on what is mounted with noexec, it is not
         return directory
-    shutil.rmtree(directory)  # as on what is mounted with noexec
+    shutil.rmtree(directory)
     return None
 
 

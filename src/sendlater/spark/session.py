@@ -167,8 +167,8 @@ def _launch(conf: SparkConf, settings: Settings) -> None:
 def _find_launcher() -> None:
     """Spark's script starts a JVM that only prints the command of the next one, and looks for its
     few classes in 300 jars: half a second, on one core. Name the jar that has them."""
-    jars = Path(os.environ.get("SPARK_HOME", ""), "jars")
-    launcher = next(jars.glob("spark-launcher_*.jar"), None)
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    launcher = next(home.glob("jars/spark-launcher_*.jar"), None)
     if launcher and not any(map(str.isspace, str(launcher))):  # the script splits it there
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", f"-Xbootclasspath/a:{launcher}")
 

@@ -25,8 +25,8 @@ def read_sql(gateway: Any, settings: Settings) -> None:
         for stage in (*stages(settings), *delivered_stages(settings)):
             for expression in stage:
                 parser.parseExpression(expression)
-    except Exception as error:
-        _log.warning("warming up failed; a start takes longer", cause=str(error)[:500])
+    except Exception as error:  # as when a start ends early; what is wrong shows in planning
+        _log.debug("SQL was not read in advance", cause=str(error)[:500])
 
 
 def warm_up(spark: SparkSession, settings: Settings, topics: KafkaTopics) -> None:

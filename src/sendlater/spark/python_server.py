@@ -4,6 +4,7 @@ A start needs a dozen of them, and each would spend most of its time on the same
 (docs/adr/0032). The server ends, and removes its directory, when its standard input does.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -36,6 +37,8 @@ ASKED_MAX = 64
 """So many programs may wait for an answer."""
 ASK_TIMEOUT_S = 10.0
 """Longest wait for all of a question."""
+TOUCH_S = 6 * 3600.0
+"""How often the directory's files are touched: systems remove temporary ones that are days old."""
 DIED = 128
 """Exit code of what a signal has ended, above the signal's number, as in a shell."""
 
@@ -48,6 +51,7 @@ def prepare() -> Path | None:
     command = directory / COMMAND
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     command.chmod(0o700)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     fits = len(os.fsencode(directory / SOCKET)) <= PATH_BYTES_MAX
     if fits and os.access(command, os.X_OK):  # on what is mounted with noexec, it is not
         return directory
@@ -73,8 +77,8 @@ def start(gateway: Any, directory: Path, *, imports: str) -> None:
 class Server:
     """Forks itself for each program that asks on `listening`, and tells it the exit code."""
 
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
+    def __init__(self, listening: socket.socket, directory: Path) -> None:
+        self._listening, self._directory = listening, directory
         self._asked_by: dict[int, socket.socket] = {}
         self._ready = selectors.DefaultSelector()
         # The second is told of each signal, which the first then reads.
@@ -88,13 +92,14 @@ class Server:
     def run(self) -> None:
         """Until standard input ends."""
         while True:
-            for key, _ in self._ready.select():
+            with contextlib.suppress(OSError):
+                for path in (self._directory, *self._directory.iterdir()):
+                    os.utime(path)
+            for key, _ in self._ready.select(TOUCH_S):
                 if key.fileobj == 0:
                     return
                 if key.fileobj is self._listening:
-                    asking, _ = self._listening.accept()
-                    with contextlib.suppress(OSError, EOFError):
-                        self._fork(asking)
+                    self._answer()
                 elif key.fileobj is self._ended:
                     self._ended.recv(4096)
                     self._reap()
@@ -102,25 +107,36 @@ class Server:
                     self._ready.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGTERM)
 
-    def _fork(self, asking: socket.socket) -> None:
-        asking.settimeout(ASK_TIMEOUT_S)
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            asking, _ = self._listening.accept()
+            try:
+                asking.settimeout(ASK_TIMEOUT_S)
+                pid = self._fork(asking)
+            except (OSError, EOFError):
+                asking.close()  # Python is then run without us
+            else:
+                self._asked_by[pid] = asking
+                self._ready.register(asking, selectors.EVENT_READ, pid)
+
+    def _fork(self, asking: socket.socket) -> int:
         program = Program.asked(asking)
         try:
             if not (pid := os.fork()):
                 program.run(leave=lambda: self._leave(asking))
         finally:
             program.close()
-        self._asked_by[pid] = asking
-        self._ready.register(asking, selectors.EVENT_READ, pid)
-        asking.sendall(STARTED)
+        return pid
 
     def _leave(self, asking: socket.socket) -> None:
-        """Be the server no longer."""
+        """Be the server no longer. `asking` stays open: if the server dies, the program waits for
+        the end of its fork all the same."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._ready.close()
-        for ours in (asking, self._listening, self._ended, self._told, *self._asked_by.values()):
+        for ours in (self._listening, self._ended, self._told, *self._asked_by.values()):
             ours.close()
+        asking.sendall(STARTED)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -148,7 +164,7 @@ class Program:
         try:
             with asking.makefile("rb") as file:
                 return cls(streams, *marshal.loads(file.read(*LENGTH.unpack(length))))
-        except (EOFError, ValueError, struct.error) as error:
+        except (EOFError, ValueError, TypeError, struct.error) as error:
             for stream in streams:
                 os.close(stream)
             raise EOFError("the question is not whole") from error
@@ -169,7 +185,8 @@ class Program:
             os.environ.clear()
             os.environ.update(self.environment)
             path = self.environment.get("PYTHONPATH", "").split(os.pathsep)
-            sys.path[1:1] = [one for one in path if Path(one).is_dir() and one not in sys.path]
+            new = (one for one in path if one and one not in sys.path and Path(one).is_dir())
+            sys.path[1:1] = new
             sys.argv[:] = self.arguments[1:]
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -180,7 +197,7 @@ class Program:
             traceback.print_exc()
         finally:
             for written in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):  # closed
+                with contextlib.suppress(Exception):  # closed, or none
                     written.flush()
             os._exit(code)
 
@@ -202,10 +219,9 @@ def main(directory: str, imports: str) -> None:
         importlib.import_module(imports)
         gc.collect()
         gc.freeze()
-        try:
-            Server(listening).run()
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        Server(listening, Path(directory)).run()
+    # Not after an error: the JVM goes on to run what is in there.
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

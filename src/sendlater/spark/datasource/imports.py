@@ -1,6 +1,8 @@
-"""All that the Python processes of a local Spark need, imported once for all of them."""
+"""What the Python processes of a service's local Spark need, imported once for all of them."""
 
 import sendlater.spark.arrow_rows
+import sendlater.spark.buckets.hold_source
+import sendlater.spark.buckets.hold_task
 import sendlater.spark.datasource.format
 import sendlater.spark.datasource.topics_format
 import sendlater.spark.delivery.claim_task

@@ -36,7 +36,7 @@ PATH_BYTES_MAX = 100
 ASKED_MAX = 64
 """So many programs may wait for an answer."""
 ASK_TIMEOUT_S = 10.0
-"""Longest wait for all of a question."""
+"""Longest wait for the next part of a question."""
 TOUCH_S = 6 * 3600.0
 """How often the directory's files are touched: systems remove temporary ones that are days old."""
 DIED = 128

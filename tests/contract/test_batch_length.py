@@ -2,6 +2,7 @@
 pauses (ADR 29)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_who_leads_is_decided_when_a_lane_is_woken(
             clock.advance(600)
             return True
 
-    monkeypatch.setattr(claim_task.time, "sleep", slept.append)
+    monkeypatch.setattr(claim_task, "time", SimpleNamespace(sleep=slept.append))
     part = ShardSlice(0, clock.now_ms() + left_ms, 1, 20_000)
     task = ShardTask(lane_of(pending, owner, redis_url, space), shard, Woken(), part, clock)
     task._wait(None, clock.now_ms())

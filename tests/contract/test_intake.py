@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -161,7 +162,8 @@ class Pipeline:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     CLOCKS.clear()
-    monkeypatch.setattr(inbox_task.time, "sleep", go_on)
+    # The task's alone: a thread of py4j, if Spark has run in this process, sleeps too.
+    monkeypatch.setattr(inbox_task, "time", SimpleNamespace(sleep=go_on))
 
 
 def test_every_shard_learns_how_far_a_partition_is_read(pending: Pending) -> None:
@@ -259,7 +261,7 @@ def test_when_chunks_arrive_slowly_more_is_read_at_once(
         if len(unread) == 10:
             line.sink.park(decoded(way[0]))
 
-    monkeypatch.setattr(inbox_task.time, "sleep", pause)
+    monkeypatch.setattr(inbox_task, "time", SimpleNamespace(sleep=pause))
     line.step(parked=False)
     assert unread[:10] == [1] * 10, "it waits for the store"
     assert not line.reader.reads, "one that has arrived is enough"

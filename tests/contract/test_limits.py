@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from greenlet import getcurrent, greenlet
@@ -63,8 +64,8 @@ class Here:
         self.clock = FixedClock(START_MS)
         self.turns = Turns(self.clock)
         monkeypatch.setattr(
-            "sendlater.spark.delivery.claim_task.time.sleep",
-            lambda s: self.turns.wait(1_000 * s),
+            "sendlater.spark.delivery.claim_task.time",
+            SimpleNamespace(sleep=lambda s: self.turns.wait(1_000 * s)),
         )
         self.url, self.settings = (
             redis_url,

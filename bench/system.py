@@ -91,8 +91,9 @@ def redis_alone(directory: Path) -> Iterator[Servers]:
 
 
 def redis_version() -> dict[str, str]:
-    """Version of the Redis server that will be used."""
-    return {"redis-server": ".".join(map(str, find_redis().version))}
+    """Name and version of the Redis, or Valkey, server that will be used."""
+    server = find_redis()
+    return {f"{server.product.lower()}-server": ".".join(map(str, server.version))}
 
 
 def install_once(made: Path, sources: Sequence[Path], make: Callable[[], None]) -> None:

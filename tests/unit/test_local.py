@@ -139,7 +139,7 @@ def test_an_old_redis_server_is_passed_over_for_valkey(bare_machine):
     program(bare_machine / "redis-server", "echo Redis server v=6.0.16 sha=0:0")
     program(bare_machine / "valkey-server", "echo Valkey server v=8.1.0 sha=0:0")
 
-    assert find_redis() == RedisBinary(bare_machine / "valkey-server", (8, 1, 0))
+    assert find_redis() == RedisBinary(bare_machine / "valkey-server", (8, 1, 0), "Valkey")
 
 
 def test_what_a_package_put_into_the_environment_is_not_on_the_machine(bare_machine, monkeypatch):

@@ -207,9 +207,10 @@ def machine() -> str:
         model = named[1]
     memory_gib = psutil.virtual_memory().total / 2**30
     machine = f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
-    redis = ".".join(map(str, find_redis().version))
+    server = find_redis()
+    store = f"{server.product} {'.'.join(map(str, server.version))}"
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return f"{machine}. Redis {redis}, Python {platform.python_version()}, {packages}."
+    return f"{machine}. {store}, Python {platform.python_version()}, {packages}."
 
 
 if __name__ == "__main__":

@@ -34,10 +34,11 @@ START_ATTEMPTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RedisBinary:
-    """A server program and its version."""
+    """A server program, its version, and what it calls itself: Redis or Valkey."""
 
     path: Path
     version: tuple[int, ...]
+    product: str = "Redis"
 
 
 class RedisServer(Server):
@@ -142,7 +143,7 @@ def find_redis(*, valkey: bool = False) -> RedisBinary:
     for path in _candidates():
         product, version = _told(path)
         if version >= VERSION_MIN and (product == VALKEY or not valkey):
-            return RedisBinary(path, version)
+            return RedisBinary(path, version, product)
         told = " ".join(filter(None, (product, ".".join(map(str, version)))))
         others.append(f"{path} ({told or 'does not run'})")
     wanted = "redis-server 6.2 or newer, or valkey-server"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.workloads import Workload
 from sendlater.errors import MissingTool, Unavailable
-from sendlater.local.redis_server import RedisServer, find_redis
+from sendlater.local.redis_server import RedisServer, dotted, find_redis
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".bench"
@@ -93,7 +93,7 @@ def redis_alone(directory: Path) -> Iterator[Servers]:
 def redis_version() -> dict[str, str]:
     """Name and version of the Redis, or Valkey, server that will be used."""
     server = find_redis()
-    return {f"{server.product.lower()}-server": ".".join(map(str, server.version))}
+    return {f"{server.product.lower()}-server": dotted(server.version)}
 
 
 def install_once(made: Path, sources: Sequence[Path], make: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from sendlater.local.java import find_java
 from sendlater.local.kafka_facts import broker_clock as read_clock
 from sendlater.local.kafka_server import admin
 from sendlater.local.redis_facts import RedisFacts, redis_facts
-from sendlater.local.redis_server import VERSION_MIN, embedded_url, find_redis
+from sendlater.local.redis_server import VERSION_MIN, dotted, embedded_url, find_redis
 from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.buckets.topics import forgetful
 
@@ -104,7 +104,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
     if url is None:
         binary = find_redis()
         told = f"not running; sendlater serve starts {binary.path}"
-        yield Finding("redis", True, f"{told}, version {_dotted(binary.version)}")
+        yield Finding("redis", True, f"{told}, version {dotted(binary.version)}")
         return
     for where, one in _servers(url).items():
         try:
@@ -125,8 +125,8 @@ def _about_redis(url: str, where: str) -> Iterator[Finding]:
     yield Finding(
         f"redis{where}",
         recent,
-        f"{facts.product} {_dotted(facts.version)}",
-        "" if recent else f"upgrade it to {_dotted(VERSION_MIN)} or newer",
+        f"{facts.product} {dotted(facts.version)}",
+        "" if recent else f"upgrade it to {dotted(VERSION_MIN)} or newer",
     )
     yield Finding(
         f"redis{where} persistence",
@@ -257,7 +257,3 @@ def _topic_settings(
             f"max.message.bytes {rejected:,}",
             "" if fits else f"set it to {needed:,}: a rejected record gets more headers",
         )
-
-
-def _dotted(number: tuple[int, ...]) -> str:
-    return ".".join(map(str, number))

@@ -24,7 +24,7 @@ import psutil
 from sendlater.errors import Unavailable
 from sendlater.local.kafka_server import KafkaServer
 from sendlater.local.process import LOOPBACK, free_ports, last_lines, wait_for
-from sendlater.local.redis_server import RedisServer, find_redis
+from sendlater.local.redis_server import RedisServer, dotted, find_redis
 
 LOADS = {
     "steady 5/s": "bench steady --rate 5 --seconds 60",
@@ -208,7 +208,7 @@ def machine() -> str:
     memory_gib = psutil.virtual_memory().total / 2**30
     machine = f"{model}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}"
     server = find_redis()
-    store = f"{server.product} {'.'.join(map(str, server.version))}"
+    store = f"{server.product} {dotted(server.version)}"
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return f"{machine}. {store}, Python {platform.python_version()}, {packages}."
 

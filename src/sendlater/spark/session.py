@@ -1,7 +1,6 @@
 """The Spark session, with settings that make a single message fast."""
 
 import os
-import shutil
 import sys
 import threading
 import zlib
@@ -71,6 +70,7 @@ OURS = {
 
 
 IMPORTS = "sendlater.spark.datasource.imports"
+"""What the server of forks imports, see python_server.py."""
 WORKERS = "sendlater.spark.datasource.workers"
 """The daemon that workers are forks of; on a cluster it is Spark's own."""
 ATTEMPTS_MAX = 2
@@ -159,13 +159,8 @@ def _launch(conf: SparkConf, settings: Settings) -> None:
         gateway = launch_gateway(conf, new_session)  # type: ignore[no-untyped-call]
         if server:
             python_server.start(gateway, server, imports=IMPORTS)
-            server = None  # from here on it removes its directory itself
         threading.Thread(target=read_sql, args=(gateway, settings), daemon=True).start()
         SparkContext(conf=conf, gateway=gateway)
-    except BaseException:
-        if server:
-            shutil.rmtree(server, ignore_errors=True)
-        raise
     finally:
         os.environ["PYSPARK_PYTHON"] = asked
 

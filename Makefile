@@ -45,7 +45,7 @@ demo: setup ## Run a whole installation here and watch messages arrive (ARGS="--
 test: check unit contract story chaos simulation ## Run every test
 
 unit: setup ## Pure tests, seconds
-	$(PYTEST) tests/unit
+	$(PYTEST) -n 2 tests/unit
 
 smoke: setup ## Unit tests, and one schedule through Kafka, Spark and Redis: under two minutes
 	$(PYTEST) tests/unit tests/story/test_kafka.py::test_a_record_arrives_when_it_is_due_byte_for_byte
@@ -58,7 +58,7 @@ story: setup $(VENV)/.prepared ## Real servers, one promise each
 	$(PYTEST) $(if $(CI),$(TWO_FILES)) tests/story --ignore tests/story/page $(ONCE_MORE)
 
 chaos: setup $(VENV)/.prepared ## Kill, restart, pause; a ledger must balance (MINUTES=5 SEED=7 ARGS="--scenario kill": a load under faults)
-	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) tests/chaos)
+	$(if $(MINUTES),$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS),$(PYTEST) $(if $(CI),$(TWO_FILES)) tests/chaos)
 
 servers: setup $(VENV)/.prepared ## The tests that lean on Redis, on Redis 6.2 and 7: all others run on Valkey
 	set -e; for server in $(REDIS_SERVERS); do \

@@ -106,6 +106,7 @@ BOUNDS = (
         than_workload=_STEADY,
         at_most=1.5,
     ),
+    Bound(workload="far", figure="bytes_beyond_payload", at_most=220),
 )
 """Bounds between systems and between workloads."""
 

@@ -29,6 +29,7 @@ class Drivers:
         arrivals.touch()
         self._file = arrivals.open("rb")
         self.environment = servers.environment
+        self.redis_url = servers.redis_url
         environment = {
             **os.environ,
             **servers.environment,

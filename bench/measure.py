@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import redis
 
 from bench.lines import Drivers
 from bench.processes import MemoryWatch, cpu_s
 from bench.system import System
 from bench.workloads import FAR_MS, SCHEDULE, Order, Workload, due_times, plan
 from sendlater.bench.ledger import Ledger
+from sendlater.bench.load import PAYLOAD_BYTES
 from sendlater.errors import Unavailable
 
 QUIET_S = 60.0
@@ -46,11 +48,15 @@ def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="sendlater-compare-") as made:
         directory = Path(made)
         with running(system, directory, name=name) as drivers:
+            empty_bytes = _used_bytes(drivers.redis_url)
             told = _fill(drivers, workload.pending)
             if not workload.restart:
                 for phase, first in (("first", 0), ("warm", WARM_FIRST)):
                     told[phase] = _load(drivers, system, workload, first=first)
                     tell(f"{phase}: {_short(told[phase])}")
+                if workload.pending and drivers.redis_url:
+                    used_bytes = _used_bytes(drivers.redis_url) - empty_bytes
+                    told["bytes_beyond_payload"] = used_bytes / workload.pending - PAYLOAD_BYTES
                 return told
             began_ms = time.time() * 1_000
             drivers.give([Order(0, SCHEDULE, 0, RESTART_DUE_MS)], began_ms=began_ms)
@@ -118,6 +124,14 @@ def _fill(drivers: Drivers, count: int) -> dict[str, Any]:
     drivers.flush()
     seconds = time.monotonic() - began_s
     return {"pending": count, "pending_sent_per_s": round(count / seconds)}
+
+
+def _used_bytes(redis_url: str) -> int:
+    """Memory in use by a Redis, as it counts it; 0 if there is none."""
+    if not redis_url:
+        return 0
+    with redis.Redis.from_url(redis_url) as client:
+        return int(client.info("memory")["used_memory"])
 
 
 def _load(drivers: Drivers, system: System, workload: Workload, *, first: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ COLUMNS = {
     "cores": "warm.cpu_cores",
     "MiB": "warm.memory_total_mib",
     "pending sent/s": "pending_sent_per_s",
+    "bytes of Redis each beyond payload": "bytes_beyond_payload",
     "s to first delivery": "cold_s",
     "early": "warm.early",
     "doubled": "warm.duplicated",

@@ -44,6 +44,8 @@ class Servers:
     """What the drivers need to find them."""
     processes: Mapping[str, int]
     """Process id by what the process is: broker, store, service."""
+    redis_url: str = ""
+    """Of the Redis that keeps what is pending, if the system has one and the bench started it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def redis_alone(directory: Path) -> Iterator[Servers]:
     """The servers of a queue that lives in Redis."""
     with RedisServer(directory) as redis:
         assert redis.pid is not None
-        yield Servers({"BENCH_URL": redis.url}, {"store": redis.pid})
+        yield Servers({"BENCH_URL": redis.url}, {"store": redis.pid}, redis.url)
 
 
 def redis_version() -> dict[str, str]:

@@ -47,7 +47,7 @@ def _kind(
             log = directory / "service.log"
             service = stack.enter_context(serving(environment, log=log))
             processes["service"] = service.pid
-            yield Servers(chosen, processes)
+            yield Servers(chosen, processes, chosen.get("SENDLATER_REDIS", ""))
 
     return servers
 

@@ -1,6 +1,7 @@
 """The chaos tool: its book notices every broken promise, and a short run of it balances."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from load import plan
 
 pytestmark = pytest.mark.chaos
 
-SEED = str(random.SystemRandom().randrange(10**6))
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(random.random()))
+"""The same in both processes of a run: they must name their tests alike."""
+SEED = str(random.Random(RUN).randrange(10**6))
 """New each time; the test's name and the result tell it."""
 
 

@@ -78,6 +78,8 @@ TALLY_NAMES_MAX = 500
 """Most counters per shard with a topic's name; further topics share one counter."""
 RETRY_PAUSES_MAX = 100
 """Most pauses in a list of `sendlater-retry`."""
+RETRY_TEXT_BYTES_MAX = 2_000
+"""Longest policy: RETRY_PAUSES_MAX pauses of twenty characters each."""
 RETRIES_MAX = 1_000
 """Most retries of an exponential `sendlater-retry`."""
 RETRY_ERROR_BYTES_MAX = 1_000
@@ -251,3 +253,6 @@ COMPACTION_LAG_MS = 600_000
 """How long a journal that we create keeps what is followed by a newer record of its id."""
 REWRITE_AHEAD_MS = 60_000
 """Schedules due sooner are not written to their journal again: compaction is slower than that."""
+REPORTER = "kafka-poll"
+"""Name of the thread in which a client hears what Kafka has acknowledged: who waits there for an
+acknowledgement waits in vain."""

@@ -1,6 +1,7 @@
 """Orders of crashes, attempts and outages that once lost, doubled or brought back a schedule."""
 
 import threading
+from functools import partial
 
 import psutil
 import pytest
@@ -90,6 +91,18 @@ def test_what_replaces_a_claimed_one_is_kept_however_far_away_it_is_due(pending,
     shard.park([b"a", "", "inbox/0/3"], journal=True)
     assert payloads(pending) == [b"newer"]
     assert shard.client.smembers(shard.keys["overtaken"]) == {b"a"}
+
+
+def test_planning_writes_nothing_that_was_cancelled_meanwhile(pending, shard, owner):
+    """A step is tried again, before intake has read the tombstone of a cancellation by a door."""
+    JournalCopy(pending, owner=owner).set_horizon(10_000, planned_ms=10)
+    found = [b"a", 5_000, pack(schedule(b"a", 5_000)), "inbox/0/3"]
+    keys = shard._keys("due", "record", "state", "wake", "touched", "beyond")
+    step = partial(script("plan"), shard.client, **keys, owner=owner, rejected_count=0, rest=found)
+    assert step() == 1
+    assert Admin(pending).cancel_many([(b"a", "")], changes=["c"]) == [Answer.CANCELLED]
+    assert step() == 0
+    assert payloads(pending) == []
 
 
 def test_what_is_set_aside_is_seen_changed_taken_back_and_replaced(pending, shard, owner):

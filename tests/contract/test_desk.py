@@ -10,6 +10,7 @@ import pytest
 from sendlater.clock import FixedClock
 from sendlater.limits import PAGE_LOOK_MAX, RECENT_COUNT_MAX, TALLY_NAMES_MAX
 from sendlater.model import Record, Schedule
+from sendlater.operations.queries import from_cursor, to_cursor
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.store import Admin, Answer, Batch, Filter, Move, Pending
 from sendlater.store.codec import pack
@@ -88,6 +89,21 @@ def test_pages_show_each_that_passes_once_and_in_order(
         ids = [i for _, i in expected]
         assert everything(admin, wanted, draw.choice([1, 7, 100])) == ids
         assert everything(admin, wanted, draw.choice([1, 7, 100]), backwards=True) == ids[::-1]
+
+
+def test_what_was_made_due_at_once_has_pages_too(admin: Admin) -> None:
+    """All of it has one due time, and stands behind what has the same one anyway."""
+    names = [b"%02d" % n for n in range(20)]
+    put(admin, [schedule(name, 9_000) for name in names])
+    put(admin, [schedule(b"same", 7), schedule(b"after", 8)])
+    admin.move_many([Move(name, 7, at_once=True) for name in names])
+    whole = [b"same", *names, b"after"]
+    for count_max in (1, 3, 7, 100):
+        assert everything(admin, Filter(), count_max) == whole
+        assert everything(admin, Filter(), count_max, backwards=True) == whole[::-1]
+    assert [one.id for one in admin.all(Filter(), count_max=100)] == whole
+    place = admin.page(Filter(), count_max=3).after
+    assert from_cursor(to_cursor(place)) == place
 
 
 def test_a_filter_that_nothing_passes_still_comes_to_an_end(admin: Admin) -> None:

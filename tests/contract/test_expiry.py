@@ -4,13 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from confluent_kafka import KafkaError
 
 from sendlater import Scheduler
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
 from sendlater.dialects import names
 from sendlater.dialects.deliver import leaving
-from sendlater.errors import BadTime, NotSupported
+from sendlater.errors import BadTime, BrokerUnavailable, NotSupported
 from sendlater.limits import CLAIM_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Expiry, Moved, Origin, Record, Schedule, Target
 from sendlater.operations.acceptance import inbox_record
@@ -309,6 +310,27 @@ def test_a_failed_batch_leaves_what_has_expired_to_the_next_claim(here, monkeypa
     assert sent == [b"letter"]
     here.pending.release_all(owner=here.owner)
     assert headers_of(here.deliver()[0])[names.REJECTED] == b"expired"
+
+
+def test_what_may_have_arrived_is_looked_up_before_its_lane_starts(here, monkeypatch):
+    """An acknowledgement that comes too late: sent again, it would come twice."""
+    here.put(b"slow")
+    here.put(b"good")
+    list(here.task(10_000).batches())
+    slow = KafkaError(KafkaError._MSG_TIMED_OUT)
+
+    def send(self, records):
+        return {name: slow if name == b"slow" else None for name in records}
+
+    monkeypatch.setattr(RecordByRecord, "_send", send)
+    monkeypatch.setattr(Targets, "known", lambda self, topic: Target(1_000_000, 1))
+    settings = Settings(bootstrap_servers="nobody:1")
+    targets = Targets(here.pending, None, settings, owner=here.owner, clock=here.clock)
+    failed = RecordByRecord(settings, here.pending, targets, owner=here.owner, clock=here.clock)
+    with pytest.raises(BrokerUnavailable, match="1 deliveries may have arrived"):
+        failed.deliver(0)
+    assert here.pending.get(b"good") is None
+    assert here.pending.get(b"slow") is not None
 
 
 @pytest.mark.parametrize(

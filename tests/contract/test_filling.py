@@ -1,6 +1,7 @@
 """What a service does about a store that knows nothing of an inbox which is no journal."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -157,6 +158,35 @@ def test_a_rebuild_forgets_what_a_step_of_the_horizon_had_seen(redis_url, space,
     monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
     here.rebuild({"used": {0: 0}})
     assert found == [0]
+
+
+def test_while_a_store_is_filled_anew_clients_wait_and_their_changes_count(
+    redis_url, space, monkeypatch
+):
+    """What they change before that is on the journal; the filled store knows nothing of it."""
+    here = filling(redis_url, space, "replay")
+    here._settings = here._settings.model_copy(
+        update={"inboxes": (Inbox(topic="used", journal=True),)}
+    )
+    pending = Pending.open(redis_url, space=space, shards=2)
+    for shard in pending.shards:
+        shard.client.hset(shard.keys["seen"], mapping={"used/0": 7, "other/0": 3})
+        shard.client.zadd(shard.keys["changes"], {"made": 1, "new id": 1})
+    monkeypatch.setattr(here, "is_copy", lambda: False)
+    here._topics = SimpleNamespace(ends=lambda topics: {"used": {0: 8}} if topics else {})
+    monkeypatch.setattr(rebuild, "records", lambda *_, **__: "everything")
+    monkeypatch.setattr(rebuild, "torn", lambda *_: [])
+    monkeypatch.setattr(rebuild, "TaskProgress", lambda *_, **__: nullcontext())
+    found = []
+    monkeypatch.setattr(rebuild, "plan", lambda *_, **__: found.append(pending.positions()))
+    with suppress(AttributeError):  # of what was planned
+        here.fill()
+    assert found == [{"other/0": 3}]
+    monkeypatch.setattr(rebuild, "plan", lambda *_, **__: Planned(0, 0))
+    assert here.fill() == {"used": {0: 8}}
+    assert pending.positions() == {"used/0": 8, "other/0": 3}
+    for shard in pending.shards:
+        assert shard.client.zrange(shard.keys["changes"], 0, -1) == [b"new id"]
 
 
 @pytest.mark.parametrize("horizon", ["", "1h"])

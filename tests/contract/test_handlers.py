@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel
 from servers import COMMAND, until, wait_until
 
-from sendlater import Backoff, Cancelled, Context, Handlers, Topics
+from sendlater import AsyncScheduler, Backoff, Cancelled, Context, Handlers, Topics
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest, StoreUnavailable, Unavailable
 from sendlater.model import Record
@@ -603,3 +603,60 @@ def test_wrong_registrations_are_refused(redis_url, space):
     with pytest.raises(BadRequest):
         app.on("t")
     asyncio.run(app.close())
+
+
+def test_a_worker_ends_though_a_plain_function_hangs(redis_url, space, deliverer, tmp_path):
+    """Python would wait for its thread; the event is given to others."""
+    (tmp_path / "stuck.py").write_text(
+        f"""
+import threading
+from sendlater import Handlers
+
+app = Handlers({redis_url!r}, space={space!r}, drain_s=0.1)
+
+@app.on("hang")
+def hang(event):
+    open("begun", "w").close()
+    threading.Event().wait()
+"""
+    )
+    command = [COMMAND, "worker", "stuck:app"]
+    worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "is ready: hang" in next(line for line in worker.stderr if "worker is" in line)
+
+        async def send():
+            async with AsyncScheduler(redis_url, space=space) as scheduler:
+                await scheduler.send_later("hang", b"1", delay=0)
+
+        asyncio.run(send())
+        wait_until((tmp_path / "begun").exists, "it has begun")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        assert "has not ended in time" in worker.stderr.read()
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_handlers_start_once_and_refuse_what_is_no_text(redis_url, space):
+    app = Handlers(redis_url, space=space)
+
+    @app.on("t")
+    def handle(event):
+        return event
+
+    async def story():
+        async with app:
+            with pytest.raises(BadRequest, match="not started: close them first"):
+                await app.start()
+            with pytest.raises(BadRequest, match="id: expected text, got 17"):
+                await app.enqueue("t", 1, id=17)
+            with pytest.raises(BadRequest, match="context: expected text, got 'order': 17"):
+                await app.enqueue("t", 1, context={"order": 17})
+            with pytest.raises(BadRequest, match="topic: expected text, got 17"):
+                await app.enqueue(17, 1)
+        await app.start()
+        await app.close()
+
+    asyncio.run(story())

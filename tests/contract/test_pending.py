@@ -18,7 +18,7 @@ from tag_index import index_meant, index_of
 
 from sendlater.errors import BadSettings, Fenced, StoreWentBack
 from sendlater.model import Cancelled, Origin, Record, Schedule, State
-from sendlater.store import Batch, Pending, Shard
+from sendlater.store import Admin, Batch, Filter, Pending, Shard
 from sendlater.store.codec import pack, unpack
 
 IDS = [b"a", b"b", b"c", b"\xff\x00", "ü".encode()]
@@ -167,10 +167,14 @@ def test_pages_follow_due_order_over_shards_and_ties(pending: Pending) -> None:
     for name in names:
         pending.put(schedule(name, 7 if name < b"250" else 8))
     found, after = [], None
-    while page := pending.list(count_max=7, after=after):
-        found += [one.id for one in page]
-        after = (page[-1].due_ms, page[-1].id)
+    while True:
+        page = Admin(pending).page(Filter(), count_max=7, after=after)
+        found += [one.id for one in page.schedules]
+        after = page.after
+        if after is None:
+            break
     assert found == names
+    assert [one.id for one in Admin(pending).all(Filter(), count_max=1_000)] == names
     assert [s.id for s in pending.list(count_max=9, from_ms=8, to_ms=8)] == names[250:259]
 
 

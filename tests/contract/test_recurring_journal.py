@@ -14,14 +14,16 @@ from sendlater.dialects.deliver import leaving
 from sendlater.dialects.recurrence import extra_occurrence, make_plan, read_text
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.model import PAUSED_MS, Expiry, Origin, Reason, Record, Schedule
+from sendlater.operations.copies import told_in_plan
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.recurring import advanced, as_sent
 from sendlater.spark.delivery.refusal import rejected_schedule
 from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.journal.fill_tasks import FillTask
 from sendlater.spark.journal.standing import standing
-from sendlater.store import Batch, Pending
-from sendlater.store.codec import pack, with_due
+from sendlater.spark.plans import _read
+from sendlater.store import Batch, Move, Pending
+from sendlater.store.codec import pack, unpack, with_due
 
 MINUTE = 60_000
 JOURNAL = load(
@@ -369,6 +371,31 @@ def test_intake_takes_a_pause_and_a_resume_that_a_store_has_forgotten(spark, red
         found = store.pending.get(b"i")
         assert (found.due_ms, found.plan) == (expected.due_ms, expected.plan), name
         assert store.is_overtaken() == overtaken, name
+
+
+def test_intake_takes_a_new_due_time_that_a_store_has_forgotten(spark, redis_url, space):
+    """A move tells of itself in the plan, so that its copy is newer than what stands."""
+    one = recurring()
+    move = told_in_plan(Move(b"i", one.due_ms + 7_000), one, ["schedules"])
+    assert (move.version, move.again) == (one.version, True)
+    plan = unpack(b"i", with_due(move.due_ms, move.instead)).plan
+    assert read_text(plan).changes == read_text(one.plan).changes + 1
+    moved = replace(one, due_ms=move.due_ms, plan=plan)
+    for name, stood in {"same": moved, "back": one}.items():
+        store = Store(spark, redis_url, f"{space}-{name}")
+        store.hold(stood)
+        store.read(replace(original(), key=b"other"), encode_again(moved))
+        found = store.pending.get(b"i")
+        assert (found.due_ms, found.plan) == (move.due_ms, plan), name
+        assert not store.is_overtaken(), name
+
+
+def test_a_time_with_many_digits_is_none():
+    """`sendlater-due-ms` of a plan: longer than any time, it would stop intake."""
+    for digits in (b"0" * 20 + b"9" * 400, b"1" + b"0" * 30, b"9" * 16):
+        told = {names.PLAN: recurring().plan.encode(), names.DUE_MS: digits}
+        plan, due_ms = _read(b"i", told, 5_000, 3_660)
+        assert due_ms == plan.due_ms(b"i")
 
 
 def test_an_occurrence_beside_the_plan_has_a_record_of_its_own(spark, redis_url, space):

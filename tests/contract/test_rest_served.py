@@ -18,15 +18,18 @@ from servers import COMMAND, tool, wait_until
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
+from sendlater import Scheduler
 from sendlater.bench.rest import rest as load_rest
 from sendlater.brokers.redis import open_topics
 from sendlater.cli.serve import _http
+from sendlater.client.rest_json import from_json
 from sendlater.config import Settings
-from sendlater.errors import BadSettings, Unavailable
+from sendlater.errors import BadRequest, BadSettings, Unavailable
 from sendlater.local.process import free_ports
-from sendlater.model import Record, Target
+from sendlater.model import Cancelled, Moved, Record, Target
 from sendlater.server.app import make_app
 from sendlater.server.auth import COOKIE, SESSION_S, new_token
+from sendlater.server.problems import PROBLEM
 from sendlater.server.process import HttpProcess
 from sendlater.server.topic_records import Records
 from sendlater.store import Admin, Pending
@@ -376,3 +379,47 @@ def test_it_ends_with_its_parent_however_that_ends(redis_url, space):
     process._process.stdin.close()
     wait_until(lambda: process._process.poll() is not None, "the child has ended")
     assert not child.is_running()
+
+
+def test_ids_that_no_path_carries_are_told_by_the_client_too(http_installation):
+    """`.` and `..` would be steps of the path, and an id need not be text."""
+    (url,), _, _ = http_installation
+    with Scheduler(url) as scheduler:
+        for name in (".", "..", "a/../b"):
+            scheduler.send_later("out", b"v", delay="1h", id=name)
+            assert scheduler.get(name).id == name
+            assert scheduler.reschedule(name, delay="2h") is Moved.MOVED
+            assert scheduler.cancel(name) is Cancelled.CANCELLED
+            assert scheduler.get(name) is None
+            assert scheduler.cancel(name) is Cancelled.UNKNOWN
+
+
+def test_an_id_that_is_no_text_comes_as_it_is():
+    told = {"id": "\ufffd", "id_base64": "/w==", "due_ms": 1, "topic": "t", "value": "v"}
+    assert from_json(told).id == b"\xff"
+
+
+def test_a_wrong_address_is_an_error_and_not_an_answer(http_installation):
+    (url,), _, _ = http_installation
+    with Scheduler(f"{url}/v1") as scheduler:
+        for ask in (scheduler.get, scheduler.cancel):
+            with pytest.raises(BadRequest, match="404"):
+                ask("x")
+
+
+def test_text_that_is_not_utf8_is_refused_with_a_reason(http_installation):
+    (url,), _, _ = http_installation
+    with httpx2.Client(base_url=url) as client:
+        for value in (b'"\xfc"', b'{"a": "\xfc"}', b'"\\ud800"'):
+            line = b'{"topic": "out", "delay": "1h", "value": %s}' % value
+            one = client.post(
+                "/v1/schedules", content=line, headers={"content-type": "application/json"}
+            )
+            assert (one.status_code, one.headers["content-type"]) == (400, PROBLEM)
+            good = b'{"topic": "out", "delay": "1h", "value": "good"}'
+            many = client.post(
+                "/v1/schedules",
+                content=line + b"\n" + good,
+                headers={"content-type": "application/x-ndjson"},
+            ).json()
+            assert (many["accepted"], [one["line"] for one in many["refused"]]) == (1, [1])

@@ -40,6 +40,13 @@ def reason_of(row):
     return dict(row["headers"]).get(names.REJECTED)
 
 
+@pytest.mark.parametrize("policy", [b" " * 300_000, b"exponential " + b"." * 300_000])
+def test_a_long_policy_is_rejected_without_being_searched(spark, policy):
+    """The search would take time that grows with its square, and intake would stand still."""
+    (row,) = decode(spark, [failed(policy)])
+    assert reason_of(row) == b"bad-retry"
+
+
 def test_it_comes_back_to_its_topic_with_its_key_and_counts(spark):
     (row,) = decode(spark, [failed("5s,30s,5m", error=b"timeout")])
     assert (row["dialect"], row["topic"], row["key"], row["value"]) == (

@@ -82,6 +82,7 @@ class Here:
         """The thread is not needed: a test has its rounds one by one."""
         self.targets.start()
         self.targets.stop()
+        self.targets._stop.clear()
         self.pending.shards[0].want([b"out"])
         self.targets.tick()
 
@@ -258,6 +259,7 @@ def test_a_new_owner_looks_known_targets_up_before_anything_is_due(redis_url, sp
     here = Here(redis_url, space, Broker(out=Target(2_000, 2)))
     here.targets.start()
     here.targets.stop()
+    here.targets._stop.clear()
     assert here.pending.shards[0].targets().keys() == {b"bad"}
     here.targets.tick()
     assert here.pending.shards[0].targets()[b"out"].record_bytes_max == 2_000

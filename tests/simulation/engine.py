@@ -536,7 +536,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((module, "PARK_COUNT_MAX", PARK_ROWS) for module in (bundle, park_task)),
         (targets, "CALM_MS", 500),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
-        *((module, "CrashLookup", SimulatedRecovery) for module in (takeover, heir)),
+        (takeover, "CrashLookup", SimulatedRecovery),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
         (arrived, "KafkaPartitions", lambda _options, topics: TopicReader(broker, topics)),

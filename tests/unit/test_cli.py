@@ -86,6 +86,19 @@ def test_the_version_is_data(run):
         (["config", "show", "--space", "a b"], "space: .*'a b'"),
         (["send", "--no-such-flag"], "expected TOPIC|Unknown option|--no-such-flag"),
         (["dance"], "dance"),
+        (["cancel", "--all", "--url", "http://a:1", "--space", "b"], "--url alone.*got --space"),
+        (["list", "--url", "http://a:1", "--redis", "redis://b"], "--url alone.*got --redis"),
+        (["promote", "--url", "http://a:1"], "--url: this command works on the installation of"),
+        (["reshard", "--shards", "3", "--url", "http://a:1"], "--url: this command works on"),
+        (
+            ["send", "orders", "x" * 999_999, "--key", "k" * 9, "--delay", "5"],
+            "value, key and h",
+        ),
+        (
+            ["send", "orders", "x", "--delay", "3659d", "--spread", "300d", "--id", "i"],
+            "within 3660 days",
+        ),
+        (["tail", "orders", "--count", "-5"], "--count"),
     ],
 )
 def test_bad_input_is_told_on_stderr_with_code_2(run, arguments, told):

@@ -132,6 +132,22 @@ def test_what_is_too_large_for_any_topic_is_cut_and_says_so():
     assert alive_again(arrived) is None
 
 
+def test_what_has_expired_goes_to_its_target_with_all_its_senders_headers():
+    """`event-type` is a common name: only beside an error is it ours."""
+    own = [("event-type", b"OrderCreated"), ("event-cut", b"1")]
+    told = [("sendlater-rejected", b"expired"), ("sendlater-rejected-target", b"orders")]
+    again = alive_again(Arrived("dead", 0, 1, 0, b"k", b"v", own + told))
+    assert (again.topic, again.headers) == ("orders", own)
+    event = [("event-type", b"remind"), ("event-error", b"no")]
+    again = alive_again(Arrived("dead", 0, 1, 0, b"k", b"v", told + event))
+    assert (again.topic, again.headers) == ("remind", [])
+    again = alive_again(Arrived("dead", 0, 1, 0, b"k", b"v", event + told))
+    assert (again.topic, again.headers) == ("orders", [])
+    assert alive_again(Arrived("dead", 0, 1, 0, b"k", b"v", own)) is None
+    unreadable = [("sendlater-rejected-target", b"\xff")]
+    assert alive_again(Arrived("dead", 0, 1, 0, b"k", b"v", unreadable)).topic == "\ufffd"
+
+
 def test_what_even_the_dead_letter_topic_refuses_is_told_counted_and_skipped(logs):
     installation = Installation(bytes_max=10)
     reader, tally = handled(installation, event(b'"large enough"'))

@@ -14,6 +14,7 @@ from sendlater.brokers import kafka as brokers
 from sendlater.brokers.kafka import KafkaBroker
 from sendlater.config import load
 from sendlater.errors import BadRequest, BrokerUnavailable
+from sendlater.limits import REPORTER
 from sendlater.model import Schedule
 from sendlater.operations.refused import Refused
 from sendlater.operations.schedules import Operations
@@ -189,3 +190,21 @@ def test_a_queue_full_by_bytes_has_no_room(monkeypatch):
         assert not broker.has_room()
         broker._told.purge()
         wait_until(broker.has_room, "its report has come")
+
+
+def test_who_would_wait_for_an_acknowledgement_where_all_are_heard_is_told(slow):
+    """In `on_sent` on Kafka: all other threads would wait as long, in vain."""
+    told = []
+
+    def in_on_sent():
+        with pytest.raises(BadRequest) as refused:
+            scheduler.send_later("t", b"1", delay=60)
+        told.append(str(refused.value))
+        scheduler.send_later("t", b"1", delay=60, wait=False)
+
+    with Scheduler() as scheduler:
+        poll = threading.Thread(target=in_on_sent, name=REPORTER)
+        poll.start()
+        poll.join()
+        assert told == ["expected wait=False within on_sent: all acknowledgements wait for it"]
+        assert len(slow.reports) == 1

@@ -20,6 +20,7 @@ class Watched(StoreWatch):
             sparkContext=SimpleNamespace(_jvm=SimpleNamespace(System=system))
         )
         self._lost, self._fails = True, fails
+        self._sidecars = SimpleNamespace(started=True)
 
     def _require_owner(self) -> None:
         pass

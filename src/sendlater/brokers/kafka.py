@@ -26,6 +26,7 @@ from sendlater.brokers.broker import (
 from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.brokers.lasting_client import LastingClient
 from sendlater.errors import BadRequest, BrokerUnavailable, SendlaterError
+from sendlater.limits import REPORTER
 from sendlater.model import Headers, Record
 
 QUEUE_RECORDS_MAX = 200_000
@@ -37,6 +38,8 @@ FULL_PAUSE_S = 0.01
 LEADER_S = 15.0
 """How long a partition may have no leader, or change it, before a request fails."""
 LEADER_PAUSE_S = 0.2
+NEW_TOPIC_S = 2.0
+"""How long a broker may not know a topic that was just made."""
 NO_LEADER = (
     KafkaError._NOENT,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -48,6 +51,9 @@ NO_LEADER = (
 """Kafka's errors meanwhile; `_NOENT` is librdkafka's error for no leader."""
 UNFIT = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 """Kafka's errors about a record itself: it would be refused again, however often it is sent."""
+
+DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+"""Kafka's answers to who may not create topics, whether there is one of that name or not."""
 
 
 class KafkaBroker:
@@ -72,7 +78,7 @@ class KafkaBroker:
         )
         self._closed = threading.Event()
         # Callbacks run in `poll`, so one thread calls it all the time.
-        self._poller = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
+        self._poller = threading.Thread(target=self._poll, name=REPORTER, daemon=True)
         self._poller.start()
 
     def _producer_options(self) -> dict[str, Any]:
@@ -180,8 +186,16 @@ class KafkaBroker:
             new = [NewTopic(topic, partitions)]
             self._asking.client.create_topics(new)[topic].result(ACK_TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS or (code in DENIED and self._has(topic)):
+                return
+            raise BrokerUnavailable(f"cannot create topic {topic!r}: {error}") from error
+
+    def _has(self, topic: str) -> bool:
+        try:
+            return self._asking.topics(topic, timeout_s=ACK_TIMEOUT_S)[topic].error is None
+        except KafkaException:
+            return False
 
     def delete(self, topic: str) -> None:
         """See Broker."""
@@ -225,7 +239,7 @@ class KafkaBroker:
         """See Broker."""
         consumer = self._consumer(f"sendlater-follow-{topic}")
         try:
-            partitions = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic].partitions
+            partitions = _partitions(consumer, topic)
             places = {n: (starts or {}).get(n, OFFSET_BEGINNING) for n in partitions}
             consumer.assign([TopicPartition(topic, n, at) for n, at in places.items()])
             while not stop.is_set():
@@ -294,3 +308,15 @@ def headers_of(message: Any) -> Headers:
         return message.headers() or []
     except (SystemError, UnicodeDecodeError):
         return []
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    """Raises BrokerUnavailable for a topic that is not there."""
+    deadline = time.monotonic() + NEW_TOPIC_S
+    while True:
+        found = consumer.list_topics(topic, ACK_TIMEOUT_S).topics[topic]
+        if found.partitions:
+            return list(found.partitions)
+        if time.monotonic() > deadline:
+            raise BrokerUnavailable(f"topic {topic!r}: {found.error}")
+        time.sleep(LEADER_PAUSE_S)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import Progress
 
+from sendlater.addresses import host_and_port
 from sendlater.cli.connection import (
     FAILED,
     HERE,
@@ -157,7 +158,9 @@ def _rest_url(connection: Connection) -> str | None:
     settings = connection.settings()
     if not settings.http_addr:
         return None
-    return f"{'https' if settings.http_cert else 'http'}://{settings.http_addr}"
+    host, port = host_and_port(settings.http_addr, setting="http_addr")
+    scheme = "https" if settings.http_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @contextmanager

@@ -61,6 +61,20 @@ class Connection:
     token_file: Path | None = None
     "File with the token for --url."
 
+    def require_url_alone(self) -> None:
+        """Raises BadRequest if there are other flags beside --url, which nothing would heed."""
+        named = ("bootstrap_servers", "redis", "space")
+        given = [f"--{n.replace('_', '-')}" for n in named if getattr(self, n) is not None]
+        if given:
+            raise BadRequest(f"expected --url alone: it names the installation, got {given[0]} too")
+
+    def settings_here(self, **flags: Any) -> Settings:
+        """As `settings`, for a command that works on Kafka and Redis themselves. Raises BadRequest
+        for --url: it names another installation, maybe."""
+        if self.url is not None:
+            raise BadRequest("--url: this command works on the installation of the settings only")
+        return self.settings(**flags)
+
     def settings(self, **flags: Any) -> Settings:
         """The effective settings; logging is configured by them. Raises BadSettings."""
         if self.config is not None:
@@ -112,6 +126,7 @@ def open_scheduler(connection: Connection, *, store_alone: bool = False) -> Iter
     from sendlater.local.redis_server import embedded_url
 
     if connection.url is not None:
+        connection.require_url_alone()
         with Scheduler(connection.url, token=token_of(connection)) as remote:
             yield remote
         return

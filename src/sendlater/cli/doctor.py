@@ -31,7 +31,7 @@ def doctor(
     from sendlater.doctor import checks
 
     worst = OK
-    for finding in checks(connection.settings(), broker_clock=broker_clock):
+    for finding in checks(connection.settings_here(), broker_clock=broker_clock):
         mark = {True: "ok", None: "warn", False: "FAIL"}[finding.ok]
         worst = FAILED if finding.ok is False else worst
         if json_:

@@ -68,7 +68,7 @@ def demo(
         raise BadRequest("demo: expected --count with --exit, got --exit alone")
     from sendlater.bench.demo import run
 
-    settings = connection.settings(data_dir=data_dir)
+    settings = connection.settings_here(data_dir=data_dir)
     stop = stop_on_signals()
     result = run(settings, count=count, rate=rate, exit_when_done=exit, stop=stop, console=err)
     if not err.is_terminal:

@@ -14,7 +14,7 @@ def prepare(*, connection: Connection = HERE) -> int:
     from sendlater.local.installation import Installation
     from sendlater.service.rehearsal import archive_classes
 
-    settings = connection.settings()
+    settings = connection.settings_here()
     java_home, jars = Installation.tools(settings)
     err.print(f"{len(jars)} jars for Kafka")
     try:

@@ -16,7 +16,7 @@ def promote(*, connection: Connection = HERE) -> int:
     from sendlater.local.redis_server import embedded_url
     from sendlater.store import Pending, succession
 
-    settings = connection.settings()
+    settings = connection.settings_here()
     url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)
     if not url:
         raise Unavailable("no Redis is configured and no embedded one is running")

@@ -48,7 +48,7 @@ def rebuild(
     from sendlater.local.installation import Installation
     from sendlater.service.service import Service
 
-    settings = connection.settings(**(etf1_settings() if etf1 else {}))
+    settings = connection.settings_here(**(etf1_settings() if etf1 else {}))
     installation = Installation.prepare(settings)
     try:
         service = Service(settings, installation)

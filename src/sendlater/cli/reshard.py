@@ -39,7 +39,7 @@ def reshard(
     from sendlater.store.connection import connect
     from sendlater.store.reshard import Reshard
 
-    settings = connection.settings()
+    settings = connection.settings_here()
     if settings.pending == "buckets":
         raise NotSupported("reshard: time buckets have no shards in Redis")
     url = settings.redis.get_secret_value() or embedded_url(settings.data_dir)

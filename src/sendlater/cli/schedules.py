@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -37,6 +36,7 @@ from sendlater.config import Settings
 from sendlater.errors import BadRequest, ConditionFailed
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Schedule
+from sendlater.store.admin import Admin, Filter
 
 FILE_COLUMNS = 4_000
 """Width of a table written to a file or a pipe, so that nothing is cut off."""
@@ -262,11 +262,8 @@ def _pending(
             cursor = page.next_cursor
             more = cursor is not None
         return
-    after: tuple[int, bytes] | None = None
-    ask = partial(scheduler.pending.list, count_max=count, from_ms=low, to_ms=high, tag=tag or "")
-    while some := ask(after=after):
-        yield from some
-        after = (some[-1].due_ms, some[-1].id)
+    wanted = Filter(from_ms=low, to_ms=high, tag=tag or "")
+    yield from Admin(scheduler.pending).all(wanted, count_max=limit)
 
 
 @app.command

@@ -11,12 +11,12 @@ from ulid import ULID
 
 from sendlater.client.scheduler import Scheduler
 from sendlater.config import Settings, load
-from sendlater.dialects import duration_ms, encode_schedule, instant_ms, share_of
-from sendlater.dialects.recurrence import Plan, once_only
+from sendlater.dialects import duration_ms, instant_ms, share_of
+from sendlater.dialects.recurrence import Plan
 from sendlater.dialects.tags import checked_tags
-from sendlater.errors import BadRequest, BadTime, NotSupported
+from sendlater.errors import BadRequest, BadTime
 from sendlater.model import Headers, Record, Schedule
-from sendlater.operations.acceptance import CANNOT_EXPIRE, CANNOT_RECUR, CANNOT_TAG
+from sendlater.operations.acceptance import inbox_record
 from sendlater.operations.arguments import carried, plan_expiry, planned
 from sendlater.operations.conditions import checked_condition
 
@@ -148,13 +148,7 @@ class SendRequest:
             ),
             tags=checked_tags(self.tags),
         )
-        if schedule.expiry and settings.pending == "buckets":
-            raise NotSupported(CANNOT_EXPIRE)
-        if schedule.tags and settings.pending == "buckets":
-            raise NotSupported(CANNOT_TAG)
-        if plan and inbox in once_only(settings):
-            raise NotSupported(CANNOT_RECUR)
-        return schedule, encode_schedule(schedule, inbox=inbox)
+        return schedule, inbox_record(schedule, settings=settings, inbox=inbox, now_ms=now_ms)
 
     def _plan(self, schedule_id: bytes, now_ms: int) -> Plan | None:
         """The plan of a request that has one. Raises BadRequest, BadTime."""

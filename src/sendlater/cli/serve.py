@@ -57,7 +57,7 @@ def serve(
     from sendlater.service.bucket_service import BucketService
     from sendlater.service.service import Service
 
-    settings = connection.settings(
+    settings = connection.settings_here(
         shards=shards,
         lanes=lanes,
         data_dir=data_dir,

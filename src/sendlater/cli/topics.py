@@ -13,6 +13,7 @@ from sendlater.cli.connection import (
     NOT_FOUND,
     OK,
     PARTLY,
+    AtLeastOne,
     Connection,
     Json,
     Whole,
@@ -35,7 +36,7 @@ def tail(
     topic: str,
     *,
     from_start: bool = False,
-    count: Whole | None = None,
+    count: AtLeastOne | None = None,
     connection: Connection = HERE,
 ) -> int:
     """Follow a topic: print each record as a line of JSON, until interrupted.
@@ -50,7 +51,7 @@ def tail(
         for some in _coming(scheduler, topic, from_start=from_start):
             for record in some:
                 if left == 0:
-                    return OK
+                    break
                 out.file.write(json.dumps(_as_json(record)) + "\n")
                 left = None if left is None else left - 1
             out.file.flush()
@@ -75,7 +76,7 @@ def dead_list(
     """
     topic = topic or connection.settings().dead_topic
     columns = {
-        "type": ("event-type", "sendlater-rejected-target"),
+        "type": ("sendlater-rejected-target", "event-type"),
         "id": ("event-id", "sendlater-rejected-id"),
         "error": ("event-error", "sendlater-rejected-detail"),
     }
@@ -105,7 +106,7 @@ def redrive(
     from sendlater.client.events import alive_again
 
     topic = topic or connection.settings().dead_topic
-    done, missing = 0, set(places)
+    done, failed, missing = 0, 0, set(places)
     with open_scheduler(connection) as scheduler:
         events = {}
         for record in _last(scheduler, topic, limit):
@@ -117,20 +118,22 @@ def redrive(
             if again is None:
                 told = "no header event-type or sendlater-rejected-target, or it was cut"
                 err.print(f"{place}: cannot be sent again: {told}", highlight=False)
+                failed += 1
             else:
                 events[place] = again
         skipped = _send_again(scheduler, topic, events)
         for place, event in events.items():
             if place in skipped:
                 err.print(f"{place}: {skipped[place]}", highlight=False)
+                failed += 1
             else:
                 out.print(f"{place}\t{event.topic}", highlight=False, markup=False)
                 done += 1
     for place in sorted(missing):
         err.print(f"{place}: not among the last {limit} of {topic}", highlight=False)
-    if missing:
-        return PARTLY if done else NOT_FOUND
-    return OK if done or all else FAILED
+    if not (failed or missing):
+        return OK
+    return PARTLY if done else FAILED if failed else NOT_FOUND
 
 
 @rejected_app.command(name="list")

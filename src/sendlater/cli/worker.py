@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from sendlater.client.handlers import Handlers
 RELOAD_S = 10
 """How long handlers may take to finish before a changed program is started."""
+
+IDLE_S = 0.2
+"""Within this time a thread ends that runs no handler."""
 
 
 @app.command
@@ -51,6 +55,20 @@ def _run(target: str, *, concurrency: int | None, health: str | None) -> None:
 
     configure(load())
     asyncio.run(_work(loaded(target), concurrency=concurrency, health=health))
+    _leave_stuck()
+
+
+def _leave_stuck() -> None:
+    """Python would wait at its exit for a plain function that hangs, whose time is over."""
+    from sendlater.client.event_worker import HANDLES
+
+    mine = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLES)]
+    for thread in mine:
+        thread.join(IDLE_S)
+    if any(thread.is_alive() for thread in mine):
+        err.print("stopped: a handler has not ended in time, and is left; its event comes again")
+        sys.stdout.flush()
+        os._exit(OK)
 
 
 def _run_again_on_changes(target: str, **flags: Any) -> None:

@@ -61,6 +61,8 @@ class Tally:
     """Why events cannot be read, handled or retried at the moment; empty if they can."""
 
 
+HANDLES = "handle-"
+"""How the names of threads begin that run plain functions."""
 Forward = Callable[[Schedule], Awaitable[None]]
 """Sends a schedule; raises BadRequest for one that can never be sent, otherwise Unavailable."""
 
@@ -94,7 +96,7 @@ class EventWorker:
         self._stopping = asyncio.Event()
         self._unread, self._counted_s = 0, 0.0
         self._reader = ThreadPoolExecutor(1, f"read-{type_}")
-        self._threads = ThreadPoolExecutor(parallelism, f"handle-{type_}")
+        self._threads = ThreadPoolExecutor(parallelism, f"{HANDLES}{type_}")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -1,6 +1,7 @@
 """Events as schedules: their ids and context, and how a dead event is enqueued again."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sendlater.brokers.broker import Arrived
@@ -14,6 +15,7 @@ from sendlater.dialects.names import (
     RETRY_ATTEMPT,
     RETRY_ORIGINAL_TIMESTAMP,
 )
+from sendlater.errors import BadRequest
 from sendlater.model import Record, Schedule
 
 CONTEXT = "context-"
@@ -84,15 +86,29 @@ def as_event(schedule: Schedule, *, type_: str, id: str, context: dict[str, str]
     return replace(schedule, id=event_id(type_, id), record=record)
 
 
+def checked_context(context: Mapping[str, str]) -> None:
+    """Raises BadRequest for a name or a value that is no text."""
+    for name, value in context.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise BadRequest(f"context: expected text, got {name!r}: {value!r}")
+
+
 def alive_again(dead: Arrived) -> Record | None:
     """A dead event as it was enqueued, without its attempts, or the record of a schedule that has
     expired; None if it is neither, or was cut."""
-    topic = header(dead.headers, EVENT_TYPE) or header(dead.headers, names.REJECTED_TARGET)
-    if topic is None or header(dead.headers, EVENT_CUT) is not None:
+    gone = {RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP, names.RETRY_OF, names.RETRY_ORIGIN}
+    targets = {names.REJECTED_TARGET}
+    # Without an error, headers of these names are the sender's own.
+    if header(dead.headers, EVENT_ERROR) is not None:
+        if header(dead.headers, EVENT_CUT) is not None:
+            return None
+        gone |= {EVENT_TYPE, EVENT_ERROR}
+        targets.add(EVENT_TYPE)
+    # What was told last, by whoever gave it up.
+    topic = next((value for name, value in reversed(dead.headers) if name in targets), None)
+    if not topic:
         return None
-    gone = (
-        *(EVENT_TYPE, EVENT_ERROR, RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP),
-        *(names.RETRY_OF, names.RETRY_ORIGIN),
-    )
     headers = [pair for pair in names.foreign(dead.headers) if pair[0] not in gone]
-    return Record(topic=topic.decode(), value=dead.value, key=dead.key, headers=headers)
+    return Record(
+        topic=topic.decode(errors="replace"), value=dead.value, key=dead.key, headers=headers
+    )

@@ -12,13 +12,13 @@ from sendlater.client.async_scheduler import AsyncScheduled, AsyncScheduler
 from sendlater.client.backoff import Backoff
 from sendlater.client.event_codec import Codec, JsonCodec, RecordCodec, encoded, shape_of
 from sendlater.client.event_worker import PARALLELISM_MAX, EventWorker, Tally
-from sendlater.client.events import Context, as_event, event_id, retry_id
+from sendlater.client.events import Context, as_event, checked_context, event_id, retry_id
 from sendlater.client.handler_report import HandlerReport
 from sendlater.client.task import Answer, Event, More, Task
 from sendlater.client.tracing import scheduling
 from sendlater.errors import BadRequest
 from sendlater.model import Cancelled, Headers, Schedule
-from sendlater.operations.arguments import Delay, Instant, new_id, plan_send
+from sendlater.operations.arguments import Delay, Instant, new_id, plan_send, to_id
 
 if TYPE_CHECKING:  # loaded when they are used: importing handlers must not be slow
     from prometheus_client import CollectorRegistry
@@ -170,6 +170,8 @@ class Handlers:
         codec = self._wanted[type_].codec if type_ in self._wanted else self._codec
         headers: Headers = []
         name = new_id() if id is None else id
+        to_id(name)
+        checked_context(context or {})
         planned = plan_send(
             type_,
             await encoded(codec, event, topic=type_, headers=headers),
@@ -207,6 +209,8 @@ class Handlers:
 
         `parallelism` replaces that of every type. Raises BadRequest, BadSettings, Unavailable.
         """
+        if self._started:
+            raise BadRequest("expected handlers that are not started: close them first")
         if parallelism is not None and not 1 <= parallelism <= PARALLELISM_MAX:
             raise BadRequest(f"parallelism: expected 1 to {PARALLELISM_MAX}, got {parallelism}")
         self._parallelism = parallelism

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sendlater.errors import BadRequest
 from sendlater.model import Expiry, Headers, Record, Schedule, Standing, State
-from sendlater.operations.arguments import to_datetime, to_id
+from sendlater.operations.arguments import to_datetime
 
 if TYPE_CHECKING:
     from sendlater.brokers.broker import Arrived
@@ -67,7 +67,7 @@ def _header(name: str, value: bytes | None) -> Any:
 def from_json(told: dict[str, Any]) -> Schedule:
     """The schedule that an answer shows."""
     return Schedule(
-        id=to_id(told["id"]),
+        id=_bytes(told, "id") or b"",
         due_ms=told["due_ms"],
         record=Record(
             topic=told["topic"],

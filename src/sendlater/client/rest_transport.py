@@ -33,6 +33,10 @@ TRY_AGAIN = (408, 425, 429)
 AWAY = HTTPStatus.SERVICE_UNAVAILABLE
 PATH = "/v1/schedules"
 RECORDS = "/v1/records"
+UNKNOWN = "unknown"
+"""What the server answers of an id that it knows nothing of: all else that is not found is an
+error, such as a wrong address."""
+STEPS = (b".", b"..")
 FOLLOW_WAIT_S = 5
 """How long one request waits for the next record of a topic."""
 
@@ -93,8 +97,8 @@ class HttpTransport:
 
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """See Transport."""
-        answer = self._call("DELETE", _path(schedule_id), ok=(404, 409))
-        return Cancelled(answer.get("answer", "unknown"))
+        answer = self._call("DELETE", _path(schedule_id))
+        return Cancelled(answer["answer"])
 
     def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
         """See Transport. One request each: the answer to many only counts."""
@@ -113,33 +117,33 @@ class HttpTransport:
 
     def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
         """See Transport."""
-        answer = self._call("PATCH", _path(schedule_id), ok=(404, 409), json={"due_ms": due_ms})
-        return Moved(answer.get("answer", "unknown"))
+        answer = self._call("PATCH", _path(schedule_id), json={"due_ms": due_ms})
+        return Moved(answer["answer"])
 
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """See Transport."""
-        answer = self._call("POST", _path(schedule_id) + ":deliver-now", ok=(404, 409))
-        return Moved(answer.get("answer", "unknown"))
+        answer = self._call("POST", _path(schedule_id, ":deliver-now"))
+        return Moved(answer["answer"])
 
     def pause(self, schedule_id: bytes) -> Paused:
         """See Transport."""
-        answer = self._call("POST", _path(schedule_id) + ":pause", ok=(404, 409))
-        return Paused(answer.get("answer", "unknown"))
+        answer = self._call("POST", _path(schedule_id, ":pause"))
+        return Paused(answer["answer"])
 
     def resume(self, schedule_id: bytes) -> Paused:
         """See Transport."""
-        answer = self._call("POST", _path(schedule_id) + ":resume", ok=(404, 409))
-        return Paused(answer.get("answer", "unknown"))
+        answer = self._call("POST", _path(schedule_id, ":resume"))
+        return Paused(answer["answer"])
 
     def trigger(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""
-        told = self._call("POST", _path(schedule_id) + ":trigger", ok=(404, 409))
+        told = self._call("POST", _path(schedule_id, ":trigger"))
         return from_json(told["schedule"]) if "schedule" in told else None
 
     def get(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""
-        found = self._call("GET", _path(schedule_id), ok=(404,))
-        return from_json(found) if "due_ms" in found else None
+        found = self._call("GET", _path(schedule_id))
+        return None if found.get("answer") == UNKNOWN else from_json(found)
 
     def page(self, query: Query) -> tuple[list[Schedule], str | None]:
         """See Transport."""
@@ -183,11 +187,9 @@ class HttpTransport:
         """See Transport."""
         self._client.close()
 
-    def _call(
-        self, method: str, path: str, *, ok: tuple[int, ...] = (), **arguments: Any
-    ) -> dict[str, Any]:
-        """The JSON object in the response. Raises BadRequest, ConditionFailed or Unavailable with
-        the server's message."""
+    def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        """The JSON object in the response, also that there is no such schedule. Raises BadRequest,
+        ConditionFailed or Unavailable with the server's message."""
         try:
             answer = self._client.request(method, path, **arguments)
         except httpx2.HTTPError as error:
@@ -202,7 +204,8 @@ class HttpTransport:
         if not isinstance(told, dict):
             told = {}
         status = answer.status_code
-        if status < 300 or status in ok:
+        unknown = status == HTTPStatus.NOT_FOUND and told.get("answer") == UNKNOWN
+        if (status < 300 and told) or unknown:
             return told
         words = told.get("detail") or told.get("title") or answer.reason_phrase
         if status == HTTPStatus.PRECONDITION_FAILED:
@@ -232,5 +235,7 @@ def _asked(query: Query) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _path(schedule_id: bytes) -> str:
-    return f"{PATH}/{quote(schedule_id, safe='')}"
+def _path(schedule_id: bytes, verb: str = "") -> str:
+    """Of a schedule; `.` and `..` would be taken for steps of the path (RFC 3986, 5.2.4)."""
+    told = quote(schedule_id, safe="")
+    return f"{PATH}/{verb}?id={told}" if schedule_id in STEPS else f"{PATH}/{told}{verb}"

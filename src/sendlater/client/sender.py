@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from sendlater.client.quiet_log import log
 from sendlater.errors import BadRequest, BrokerUnavailable
+from sendlater.limits import REPORTER
 from sendlater.model import Schedule
 from sendlater.operations.conditions import checked_condition
 from sendlater.operations.transport import Done, Transport
@@ -46,7 +47,10 @@ class Sender:
         return future
 
     def send(self, schedule: Schedule) -> None:
-        """Send a schedule and wait. Raises its error, or BrokerUnavailable after a timeout."""
+        """Send a schedule and wait. Raises its error, or BrokerUnavailable after a timeout, and
+        BadRequest in `on_sent`, where what it waits for cannot be heard."""
+        if threading.current_thread().name == REPORTER:
+            raise BadRequest("expected wait=False within on_sent: all acknowledgements wait for it")
         try:
             self.submit(schedule).result(SEND_TIMEOUT_S)
         except TimeoutError as error:

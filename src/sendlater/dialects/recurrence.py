@@ -63,8 +63,8 @@ class Plan(
     paused: bool = False
     """Whether it waits to be resumed."""
     changes: int = 0
-    """How often it was paused or resumed since an occurrence: of copies on a journal the last one
-    counts."""
+    """How often it was paused, resumed or moved since an occurrence: of copies on a journal the
+    last one counts."""
 
     @property
     def text(self) -> str:

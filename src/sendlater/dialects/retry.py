@@ -7,7 +7,12 @@ one schedule. `client/backoff.py` and `client/retries.py` do the same in Python.
 """
 
 from sendlater.dialects import names, sql, when
-from sendlater.limits import RETRIES_MAX, RETRY_ERROR_BYTES_MAX, RETRY_PAUSES_MAX
+from sendlater.limits import (
+    RETRIES_MAX,
+    RETRY_ERROR_BYTES_MAX,
+    RETRY_PAUSES_MAX,
+    RETRY_TEXT_BYTES_MAX,
+)
 from sendlater.model import DUE_MS_MAX
 
 PAUSES = rf"{when.ITEM}(?: *, *{when.ITEM}){{0,{RETRY_PAUSES_MAX - 1}}}"
@@ -27,7 +32,9 @@ DEAD = "dead:"
 def retry_text(is_envelope: str) -> str:
     """The policy of a record that comes again; null for every other record."""
     has_retry = sql.has(names.RETRY)
-    text = f"coalesce(CAST({_header(names.RETRY)} AS STRING), '')"
+    # Longer is no policy: to search it would take time that grows with its square.
+    fits = f"octet_length({_header(names.RETRY)}) <= {RETRY_TEXT_BYTES_MAX}"
+    text = f"IF({fits}, CAST({_header(names.RETRY)} AS STRING), '')"
     return f"CASE WHEN {is_envelope} THEN NULL WHEN {has_retry} THEN {text} END"
 
 

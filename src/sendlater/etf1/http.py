@@ -7,9 +7,11 @@ continue to work.
 import base64
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -23,7 +25,7 @@ from sendlater.etf1.mini import Mini
 from sendlater.etf1.probe import LIVENESS_TIMEOUT_S, Probe
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import Schedule
-from sendlater.store import Pending
+from sendlater.store import Admin, Filter, Pending
 
 EVERYWHERE = "0.0.0.0"
 """What an address without a host means to etf1's scheduler: all interfaces."""
@@ -102,10 +104,9 @@ class Etf1Server:
 
     def schedules(self) -> Iterator[bytes]:
         """A JSON array of the pending schedules, in pieces: there may be millions."""
-        after, first = None, True
+        first, rows = True, self._pending()
         yield b"["
-        while page := self.pending.list(count_max=PAGE_COUNT_MAX, after=after):
-            after = (page[-1].due_ms, page[-1].id)
+        while page := list(islice(rows, PAGE_COUNT_MAX)):
             wanted = [s for s in page if s.origin and s.dialect == "headers"]
             if wanted:
                 yield b"" if first else b","
@@ -114,6 +115,11 @@ class Etf1Server:
                 ).encode()
                 first = False
         yield b"]"
+
+    def _pending(self) -> Iterator[Schedule]:
+        if isinstance(self.pending, Mini):
+            return self.pending.all()
+        return Admin(self.pending).all(Filter(), count_max=sys.maxsize)
 
     def alive(self) -> bool:
         """Whether a probe passes through the whole pipeline in time."""

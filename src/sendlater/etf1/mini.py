@@ -1,5 +1,7 @@
 """The mini mode of etf1's scheduler: sample schedules for its admin page."""
 
+from collections.abc import Iterator
+
 from sendlater.clock import Clock, SystemClock
 from sendlater.model import Origin, Record, Schedule
 
@@ -15,9 +17,9 @@ class Mini:
         self._clock = clock or SystemClock()
         self._began_ms = self._clock.now_ms()
 
-    def list(self, *, count_max: int, after: tuple[int, bytes] | None = None) -> list[Schedule]:
-        """As `Pending.list`: all of them, on the first page."""
-        return [] if after else [self._schedule(n) for n in range(1, MINI_COUNT + 1)][:count_max]
+    def all(self) -> Iterator[Schedule]:
+        """All of them."""
+        return map(self._schedule, range(1, MINI_COUNT + 1))
 
     def counts(self) -> dict[str, int]:
         """As `Pending.counts`, with the names that the counter needs."""

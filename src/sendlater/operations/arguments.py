@@ -91,6 +91,8 @@ def plan_send(
     """
     if recurrence and (unknown := recurrence.keys() - Recurrence.__annotations__.keys()):
         raise TypeError(f"send_later() got unexpected arguments: {', '.join(sorted(unknown))}")
+    if not isinstance(topic, str):
+        raise BadRequest(f"topic: expected text, got {topic!r}")
     if id == "":
         raise BadRequest("id: expected text that is not empty, or None for a new one")
     body = to_bytes(value, what="value")
@@ -239,7 +241,10 @@ def to_bytes(given: bytes | str | None, *, what: str) -> bytes | None:
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
-        return given.encode()
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"{what}: expected text that UTF-8 can carry: {error}") from error
     if isinstance(given, bytearray | memoryview):
         return bytes(given)
     raise BadRequest(f"{what}: expected bytes or str, got {type(given).__name__}")

@@ -98,19 +98,22 @@ def _known(unknown: set[str]) -> None:
         raise TypeError(f"got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
-def to_cursor(place: tuple[int, bytes]) -> str:
+def to_cursor(place: tuple[float, bytes]) -> str:
     """Due time and id of a page's end, as opaque text."""
-    return base64.urlsafe_b64encode(b"%d:%s" % place).decode()
+    due_ms, schedule_id = place
+    half = b".5" if due_ms % 1 else b""
+    return base64.urlsafe_b64encode(b"%d%s:%s" % (int(due_ms), half, schedule_id)).decode()
 
 
-def from_cursor(cursor: str) -> tuple[int, bytes]:
+def from_cursor(cursor: str) -> tuple[float, bytes]:
     """Due time and id in a cursor. Raises BadRequest."""
     try:
         due, colon, schedule_id = base64.b64decode(
             cursor.encode(), altchars=b"-_", validate=True
         ).partition(b":")
-        if not colon or not due.isdigit() or len(due) > len(str(DUE_MS_MAX)):
+        whole = due.removesuffix(b".5")
+        if not colon or not whole.isdigit() or len(whole) > len(str(DUE_MS_MAX)):
             raise ValueError("it is cut off")
-        return int(due), schedule_id
+        return float(due), schedule_id
     except ValueError as error:
         raise BadRequest(f"cursor: expected one from an earlier page, got {cursor!r}") from error

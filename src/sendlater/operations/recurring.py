@@ -11,6 +11,7 @@ from dataclasses import replace
 from sendlater.dialects.recurrence import Plan, extra_occurrence, plan_of
 from sendlater.errors import StoreUnavailable
 from sendlater.model import Schedule, State
+from sendlater.operations.copies import comes_again
 from sendlater.operations.intake import CATCH_UP_PAUSE_S
 from sendlater.operations.schedules import Changed, Operations, decided
 from sendlater.store import Answer, Move
@@ -94,7 +95,8 @@ def _change(operations: Operations, before: Schedule, then: Plan | None) -> Chan
         ended = operations.cancel(before.id, version=before.version)
         return replace(ended, answer=Answer.ENDED) if ended.answer is Answer.CANCELLED else ended
     after = replace(before, due_ms=then.due_ms(before.id), plan=then.text)
-    move = Move(before.id, after.due_ms, before.version, instead=pack(after))
+    again = comes_again(before, operations.settings.journals)
+    move = Move(before.id, after.due_ms, before.version, instead=pack(after), again=again)
     ((answer, moved),) = operations.move_many([move])
     if decided(answer) is Answer.BUSY:
         raise StoreUnavailable("intake is far behind with the copies of changes: try again")

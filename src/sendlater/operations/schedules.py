@@ -22,7 +22,7 @@ from sendlater.limits import PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.operations.acceptance import check_due, inbox_record
 from sendlater.operations.arguments import change_names, chunks
-from sendlater.operations.copies import copy_of_move
+from sendlater.operations.copies import copy_of_move, told_in_plan
 from sendlater.operations.handed_over import Copies, HandedOver, require_safe
 from sendlater.operations.intake import Intake, Look
 from sendlater.operations.refused import Refused
@@ -261,9 +261,15 @@ class Operations:
         return self.intake.unreserved(lambda: self._move(move, copied=False))
 
     def _move(self, move: Move, *, copied: bool) -> Changed:
-        with answering():
-            before = self.pending.get(move.id)
-        ((answer, after),) = self.move_many([move], copied=copied)
+        for _ in range(REPLACED_COUNT_MAX):
+            with answering():
+                before = self.pending.get(move.id)
+            meant = told_in_plan(move, before, self.settings.journals) if before else move
+            if move.version and move.version != meant.version:
+                meant = move  # it is answered that another version stands
+            ((answer, after),) = self.move_many([meant], copied=copied)
+            if move.version or answer is not Answer.CHANGED:
+                break
         if decided(answer) is Answer.BUSY:
             raise StoreUnavailable("intake is far behind with the copies of changes: try again")
         return Changed(answer, before, after)
@@ -279,7 +285,10 @@ class Operations:
         if not (self.settings.on_kafka and copied):
             return self.admin.move_many(moves)
         changes = change_names(len(moves))
-        named = [replace(m, change=change) for m, change in zip(moves, changes, strict=True)]
+        named = [
+            m if m.again else replace(m, change=change)
+            for m, change in zip(moves, changes, strict=True)
+        ]
         answers = self.admin.move_many(named)
         records = []
         for move, (_, after) in zip(named, answers, strict=True):

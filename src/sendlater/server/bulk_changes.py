@@ -10,6 +10,7 @@ from sendlater.clock import Clock
 from sendlater.errors import Unavailable
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
+from sendlater.operations.copies import told_in_plan
 from sendlater.operations.handed_over import Copies
 from sendlater.operations.schedules import Operations
 from sendlater.server.audited import Audited, changed, result
@@ -195,8 +196,12 @@ class Bulk:
         self._audited.keep(
             entry, [Undo(one.id, one.due_ms, moved_to_ms=to_ms) for one, to_ms in moves]
         )
+        journals = self._operations.settings.journals
         got = self._operations.move_many(
-            [Move(one.id, due_ms, one.version, at_once=not copied) for one, due_ms in moves],
+            [
+                told_in_plan(Move(one.id, due_ms, one.version, at_once=not copied), one, journals)
+                for one, due_ms in moves
+            ],
             copied=copied,
             copies=copies,
         )

@@ -116,8 +116,12 @@ class NewSchedule(When, forbid_unknown_fields=True, kw_only=True):
         if raw == b"null":
             raise BadRequest("value: expected text or JSON, got null: on an inbox that cancels")
         if raw.startswith(b'"'):
-            text: str = msgspec.json.decode(raw)
+            text: str = decode(str, raw)
             return text.encode()
+        try:
+            raw.decode()
+        except UnicodeDecodeError as error:
+            raise Problem(400, f"value: expected UTF-8: {error}") from error
         return raw
 
 

@@ -57,6 +57,7 @@ SCHEMAS: dict[str, Json] = {
             "status": {"type": "integer"},
             "detail": {**TEXT, "description": "What was expected, and what was received."},
             "standing": STANDING,
+            "answer": {**TEXT, "description": "unknown: there is no schedule with this id."},
         },
     },
     "NewSchedule": object_of(

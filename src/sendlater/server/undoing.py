@@ -6,6 +6,7 @@ from typing import Any
 
 from sendlater.clock import Clock
 from sendlater.model import Schedule
+from sendlater.operations.copies import told_in_plan
 from sendlater.operations.schedules import Operations
 from sendlater.server.audited import RESTORED, Audited, result
 from sendlater.server.problems import Problem
@@ -70,7 +71,8 @@ class Undoing:
             if stands is None or stands.due_ms != undo.moved_to_ms:
                 answers[Answer.CHANGED.value if stands else Answer.UNKNOWN.value] += 1
             else:
-                moves.append(Move(undo.id, max(now_ms, undo.due_ms), stands.version))
+                move = Move(undo.id, max(now_ms, undo.due_ms), stands.version)
+                moves.append(told_in_plan(move, stands, self._operations.settings.journals))
         told = [answer for answer, _ in self._operations.move_many(moves)]
         answers.update(answer.value for answer in told)
         left.clear()

@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from sendlater.errors import StoreUnavailable
+from sendlater.errors import Unavailable
 from sendlater.service.graceful_stop import settle_drained
 from sendlater.service.heir import Heir
 from sendlater.store import succession
@@ -37,30 +37,33 @@ class HandingOver(Heir):
                 self._commit_copies()
                 worker.query = None
         leaving = self._new_lease(succession.LEAVING)
-        leaving.acquire(by_force=True)
-        succession.dismiss(self.pending)  # whoever was here before us
-        with self._lanes_lock:
-            if self.pending.is_armed(owner=self.owner) and succession.inherit(
-                self.pending, heir, bound_stays=True, leaves=True
-            ):
-                _log.warning("handed over", to_owner=heir)
-                self._leaving = leaving
-                if self._horizon is not None:
-                    self._horizon.stop()
-                if self._lease is not None:
-                    self._lease.lapse()
-                return True
-        _log.error("not handed over: deliveries go on", heir=heir)
-        leaving.release()
-        return False
+        try:
+            leaving.acquire(by_force=True)
+            succession.dismiss(self.pending)  # whoever was here before us
+            with self._lanes_lock:
+                if self.pending.is_armed(owner=self.owner) and succession.inherit(
+                    self.pending, heir, bound_stays=True, leaves=True
+                ):
+                    _log.warning("handed over", to_owner=heir)
+                    self._leaving = leaving
+                    if self._horizon is not None:
+                        self._horizon.stop()
+                    if self._lease is not None:
+                        self._lease.lapse()
+                    return True
+            _log.error("not handed over: deliveries go on", heir=heir)
+            return False
+        finally:
+            if self._leaving is None:
+                leaving.release()  # else the next heir would wait for it as long as we live
 
     def _hands_over(self) -> bool:
         """Hand over if the heir is warm and wants the space; whether that is done."""
         try:
             asked = succession.ready_heir(self.pending, asking=True)
             return bool(asked) and self._hand_over()
-        except StoreUnavailable as error:
-            _log.warning("not handed over: the store is not usable", cause=str(error))
+        except Unavailable as error:
+            _log.warning("not handed over", cause=str(error))
             return False
 
     def _answers(self, heir: int) -> bool:

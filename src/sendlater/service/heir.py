@@ -19,7 +19,6 @@ from sendlater.errors import (
 )
 from sendlater.service.store_watch import StoreWatch
 from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
-from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.store import succession
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import STANDBY_WATCH_S
@@ -67,8 +66,12 @@ class Heir(StoreWatch):
                     _log.warning("getting ready begins anew", cause=str(error))
                 self._end_queries()
                 stop.wait(STORE_WATCH_S)
-                if self._lease is None or not self._lease.holder():
+                # With the space's lease, ours or nobody's, it is taken over as at every start.
+                if self._lease is None or self._lease.is_held or not self._lease.holder():
                     break
+            return False
+        except StoreUnavailable as error:
+            _log.warning("standing by waits for the store", cause=str(error))
             return False
         except NotSupported as error:
             if asks:
@@ -138,11 +141,10 @@ class Heir(StoreWatch):
         self._watermark.start()
         succession.tell_layout(self.pending)
         if self._topics is not None:
-            assert self._spark is not None
             self._start_targets(inherited=True)
             if self._inbox_watch is not None:
                 self._inbox_watch.begin(owner=self.owner)
-            self._crash_lookup = CrashLookup(self._spark, self.settings, self.pending, self._topics)
+            self._crash_lookup = self._crash_lookup or self._new_lookup()
             self._filling = self._new_filling()
         for worker in self._workers:
             if worker.query is None:
@@ -179,6 +181,8 @@ class Heir(StoreWatch):
     def _settle_estate(self, over: threading.Event, *, inherited: bool) -> None:
         """What the last owner has claimed it settles itself; if it dies before, we look it up."""
         leaving, paused, dismissed = self._new_lease(succession.LEAVING), False, not inherited
+        # One of its own: that of the lanes counts its failures.
+        lookup = self._new_lookup() if self._topics is not None else None
         while not over.wait(WATCH_S):
             try:
                 if not dismissed:
@@ -193,24 +197,13 @@ class Heir(StoreWatch):
                     paused = True  # its producer may still send
                     over.wait(self.settings.recovery_pause_ms / 1_000)
                     continue
-                self._look_up(lanes)
+                for lane in sorted(lanes):
+                    if lookup is not None:
+                        lookup.settle(owner=self.owner, lane=lane)
+                    succession.release_lane(self.pending, lane, owner=self.owner)
             except Fenced:
                 return
             except Exception as error:
                 _log.warning("the last owner's deliveries wait", cause=str(error)[:500])
-        if over.is_set():
-            return
-        self._estate = None
-        if inherited:
-            # Not sooner: on the same host the last owner has their addresses.
-            self._sidecars.start()
-
-    def _look_up(self, lanes: set[int]) -> None:
-        # One of its own: that of the lanes counts its failures.
-        lookup = None
-        if self._topics is not None and self._spark is not None:
-            lookup = CrashLookup(self._spark, self.settings, self.pending, self._topics)
-        for lane in sorted(lanes):
-            if lookup is not None:
-                lookup.settle(owner=self.owner, lane=lane)
-            succession.release_lane(self.pending, lane, owner=self.owner)
+        if not over.is_set():
+            self._estate = None

@@ -11,7 +11,7 @@ from sendlater.brokers.client_options import client_options
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.brokers.own_topics import own_kafka_topics, own_redis_topics
 from sendlater.brokers.redis import RedisBroker, open_topics
-from sendlater.errors import NotSupported
+from sendlater.errors import NotSupported, StoreUnavailable, Unavailable
 from sendlater.service.graceful_stop import drain
 from sendlater.service.handing_over import HandingOver
 from sendlater.service.queries import forget_dead
@@ -183,7 +183,10 @@ class Service(HandingOver):
             while not over.wait(WATCH_S):
                 with self._lanes_lock:
                     if not self._lost:
-                        self._end_blocked_lanes()
+                        try:
+                            self._end_blocked_lanes()
+                        except StoreUnavailable as error:
+                            _log.warning("a deleted target waits for the store", cause=str(error))
                     for worker in () if self._lost else self._workers:
                         if worker.lane is not None:
                             self._look_after(worker, time.monotonic())
@@ -200,7 +203,10 @@ class Service(HandingOver):
                 self._settle_handed_over()
             elif self.owner:
                 self._end_intake()
-                self._commit_copies()
+                try:
+                    self._commit_copies()
+                except Unavailable as error:
+                    _log.warning("some records will be copied twice", cause=str(error))
                 within_s = self.settings.stop_timeout_ms / 1_000
                 drain(self.pending, self._workers, owner=self.owner, within_s=within_s)
         except Exception as error:

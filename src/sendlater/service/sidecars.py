@@ -22,6 +22,7 @@ class Sidecars:
         self._metrics: MetricsServer | None = None
         self._canary: Canary | None = None
         self._etf1: Etf1Server | None = None
+        self.started = False
 
     def answer_as_etf1(self, environment: Mapping[str, str]) -> None:
         """Serve the etf1 interface, also while another service is active: it reads the store."""
@@ -30,19 +31,23 @@ class Sidecars:
     def start(self) -> None:
         """Start metrics and canary; call it when this service is the active one."""
         settings = self._settings
-        if settings.metrics_addr:
+        if settings.metrics_addr and self._metrics is None:
             broker = open_broker(settings, redis_url=self._redis_url)
             lag = intake_lag(
                 settings, redis_url=self._redis_url, pending=self._pending, broker=broker
             )
-            self._metrics = MetricsServer(
-                settings.metrics_addr,
-                StoreMetrics(self._pending, lag=lag, dead_topic=settings.dead_topic),
-            )
+            store = StoreMetrics(self._pending, lag=lag, dead_topic=settings.dead_topic)
+            try:
+                self._metrics = MetricsServer(settings.metrics_addr, store)
+            except BaseException:
+                broker.close()
+                raise
             _log.info("metrics are served", port=self._metrics.port)
         if settings.canary_topic:
-            self._canary = Canary(settings, redis_url=self._redis_url)
-            self._canary.start()
+            canary = Canary(settings, redis_url=self._redis_url)
+            canary.start()
+            self._canary = canary
+        self.started = True
 
     def close(self) -> None:
         """End them."""

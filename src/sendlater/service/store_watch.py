@@ -5,7 +5,7 @@ import threading
 import structlog
 
 from sendlater.clock import SystemClock
-from sendlater.errors import Fenced
+from sendlater.errors import BrokerUnavailable, Fenced
 from sendlater.service.takeover import Takeover
 from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
 from sendlater.spark.session import require_jvm
@@ -16,6 +16,9 @@ _log = structlog.get_logger()
 
 class StoreWatch(Takeover):
     """Checks the store once a second, and takes over again if it has lost data."""
+
+    _sidecars_told = False
+    """Whether the log has said that they do not start."""
 
     def _take_over_again(self, stop: threading.Event) -> None:
         """The store has lost data: end everything that uses it, and take over again."""
@@ -35,6 +38,7 @@ class StoreWatch(Takeover):
         JVM is gone."""
         self._require_owner()
         settings = self.settings
+        self._look_after_sidecars()
         try:
             self._beat()
             self._commit_copies()
@@ -42,8 +46,7 @@ class StoreWatch(Takeover):
                 self._take_over_again(stop)
                 return
             if settings.journals:
-                rescue_overtaken(settings, self.pending)
-                bury_surplus(settings, self.pending)
+                self._tidy_journals()
             anew = self._inbox_watch.made_anew() if self._inbox_watch is not None else set()
             self._lost = not anew.isdisjoint(settings.journals)
             seen = self.pending.positions()
@@ -61,6 +64,26 @@ class StoreWatch(Takeover):
         if back or anew:
             _log.error("intake starts again", store_went_back=back, made_anew=sorted(anew))
             self._read_again()
+
+    def _tidy_journals(self) -> None:
+        """A copy that the broker does not take stops nothing else that is looked after."""
+        try:
+            rescue_overtaken(self.settings, self.pending)
+            bury_surplus(self.settings, self.pending)
+        except BrokerUnavailable as error:
+            _log.warning("copies for the journals wait", cause=str(error)[:500])
+
+    def _look_after_sidecars(self) -> None:
+        """An heir starts them once it is alone: on the same host the last owner has their
+        addresses."""
+        if self._sidecars.started or self._estate is not None:
+            return
+        try:
+            self._sidecars.start()
+        except Exception as error:
+            if not self._sidecars_told:
+                _log.error("metrics and canary will be tried again", cause=str(error)[:500])
+            self._sidecars_told = True
 
     def _beat(self) -> None:
         """Show the page that this service is alive, and which of its queries run."""

@@ -95,8 +95,8 @@ class Takeover(Queries):
         settings = self.settings
         self.pending.arm(owner=self.owner)
         if self._topics is not None:
-            assert self._spark is not None
-            self._crash_lookup = CrashLookup(self._spark, settings, self.pending, self._topics)
+            # It counts its failures: a start that begins anew goes on with it.
+            self._crash_lookup = self._crash_lookup or self._new_lookup()
             if any(shard.batches() for shard in self.pending.shards):
                 stop.wait(settings.recovery_pause_ms / 1_000)
             self._crash_lookup.settle(owner=self.owner)
@@ -108,6 +108,11 @@ class Takeover(Queries):
         self._start_targets()
         self._filling = self._new_filling()
         return self._filling.fill()
+
+    def _new_lookup(self) -> CrashLookup:
+        assert self._topics is not None
+        assert self._spark is not None
+        return CrashLookup(self._spark, self.settings, self.pending, self._topics)
 
     def _start_targets(self, *, inherited: bool = False) -> None:
         assert self._topics is not None

@@ -1,5 +1,6 @@
 """Reads the plans of recurring schedules on their way into the store."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,7 +124,7 @@ def _read(
     BadTime if the first occurrence is too far away, and BadRequest."""
     text = headers.get(names.PLAN)
     due = (headers.get(names.DUE_MS) or b"").decode(errors="replace")
-    moved = due.isascii() and due.isdigit() and int(due[:20]) <= DUE_MS_MAX
+    moved = bool(re.fullmatch(names.WHOLE_MS, due)) and int(due) <= DUE_MS_MAX
     if text == names.EXTRA:
         if not moved or not schedule_id.startswith((headers.get(names.SCHEDULE) or b"?") + b"@"):
             raise BadRequest("expected an occurrence with its schedule and its due time")

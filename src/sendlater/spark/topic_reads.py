@@ -35,6 +35,8 @@ def records_since(
         .option("startingOffsetsByTimestampStrategy", "latest")
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "false")
+        # A partition without a leader: who looks up tries again, and gives up after some times.
+        .option("fetchOffset.numRetries", "1")
         .load()
     )
 

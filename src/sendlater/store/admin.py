@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, islice, product
+from operator import itemgetter
 from typing import Any
 
 from sendlater.limits import (
@@ -19,7 +20,7 @@ from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
 from sendlater.store.changes import Answer, Move
 from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
-from sendlater.store.pages import Place, look, place_of
+from sendlater.store.pages import Place, look
 from sendlater.store.pending import Pending
 from sendlater.store.recent import Delivery, tell, told
 from sendlater.store.scripts import Script, run_many, script
@@ -81,7 +82,7 @@ class Admin:
         backwards: bool = False,
     ) -> Page:
         """The schedules after `after`. A page may be short; the last one has `after` None."""
-        rows: list[Schedule] = []
+        rows: list[tuple[Place, Schedule]] = []
         places: list[Place] = []
         for shard, shift_ms in product(self.pending.shards, (0, LIMITED_MS)):
             found, place = look(
@@ -95,15 +96,15 @@ class Admin:
             rows += found
             places += [place] if place else []
         # A shard's rows are missing after the place where it stopped looking.
-        rows.sort(key=place_of, reverse=backwards)
+        rows.sort(key=itemgetter(0), reverse=backwards)
         stop = (max if backwards else min)(places, default=None)
         if stop is not None:
             within = stop.__le__ if backwards else stop.__ge__
-            rows = [row for row in rows if within(place_of(row))]
+            rows = [row for row in rows if within(row[0])]
         if len(rows) > count_max:
             rows = rows[:count_max]
-            stop = place_of(rows[-1])
-        return Page(rows, stop)
+            stop = rows[-1][0]
+        return Page([schedule for _, schedule in rows], stop)
 
     def page_within(
         self,
@@ -129,7 +130,8 @@ class Admin:
         page as far as it is needed, so that no row is read twice."""
         places = product(self.pending.shards, (0, LIMITED_MS))
         each = [_rows(shard, shift_ms, wanted) for shard, shift_ms in places]
-        return islice(heapq.merge(*each, key=place_of), count_max)
+        merged = heapq.merge(*each, key=itemgetter(0))
+        return (schedule for _, schedule in islice(merged, count_max))
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in two round trips per shard."""
@@ -196,7 +198,7 @@ class Admin:
         """The same for many, in two round trips per shard. `changes` are the names of their copies
         on the inbox, if there are any: this store will ignore those. Answers `reserved` while
         somebody creates the schedule under a condition: see store/conditional.py."""
-        keys = ("due", "record", "state", "batches", "changes", "aside")
+        keys = ("due", "record", "state", "batches", "changes", "aside", "touched")
         common = {
             "now_ms": time.time_ns() // 1_000_000,
             "reserve_ms": RESERVED_MS,
@@ -309,8 +311,8 @@ class Admin:
         return sorted(rows, key=lambda row: -row.at_ms)[:count_max]
 
 
-def _rows(shard: Shard, shift_ms: int, wanted: Filter) -> Iterator[Schedule]:
-    """Every schedule of a shard that passes; `shift_ms` as for `look`."""
+def _rows(shard: Shard, shift_ms: int, wanted: Filter) -> Iterator[tuple[Place, Schedule]]:
+    """Every schedule of a shard that passes, with its place; `shift_ms` as for `look`."""
     after: Place | None = None
     while True:
         found, after = look(

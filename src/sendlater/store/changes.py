@@ -25,7 +25,8 @@ class Answer(StrEnum):
 class Move:
     """A new due time for an id; `version` makes it conditional, `change` names its copy. What is
     moved `at_once` waits for no limit of its topic. `instead` is its packed record from then on, if
-    that changes too: without it, what is paused does not move."""
+    that changes too: without it, what is paused does not move. `again`: its copy is a copy of the
+    version that stands, see names.AGAIN, and has no name."""
 
     id: bytes
     due_ms: int
@@ -33,3 +34,4 @@ class Move:
     change: str = ""
     at_once: bool = False
     instead: bytes = b""
+    again: bool = False

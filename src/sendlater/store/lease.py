@@ -73,10 +73,11 @@ class Lease:
 
         `waiting` is called whenever another service has been alive for longer than `lease_ms`; it
         answers True if it has got the space. While `yields`, a free lease is left to another one,
-        unless it is taken `by_force`.
+        unless it is taken `by_force`. Raises StoreUnavailable at once, not once it waits.
         """
-        waited_s = 0.0
-        while (not by_force and yields()) or not self.acquire(by_force=by_force):
+        waited_s, waits = 0.0, False
+        while not self._gets(by_force=by_force, yields=yields, patient=waits):
+            waits = True
             if stop.wait(STANDBY_WATCH_S):
                 return False
             waited_s += STANDBY_WATCH_S
@@ -85,6 +86,15 @@ class Lease:
                     return True
                 waited_s = 0.0
         return True
+
+    def _gets(self, *, by_force: bool, yields: Callable[[], object], patient: bool) -> bool:
+        try:
+            return (by_force or not yields()) and self.acquire(by_force=by_force)
+        except StoreUnavailable as error:
+            if not patient:
+                raise
+            _log.warning("standing by waits for the store", cause=str(error))
+            return False
 
     @property
     def is_held(self) -> bool:

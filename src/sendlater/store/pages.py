@@ -11,13 +11,9 @@ from sendlater.store.scripts import script
 if TYPE_CHECKING:
     from sendlater.store.shard import Shard
 
-Place = tuple[int, bytes]
-"""Due time and id of a schedule: where a page ends and the next one begins."""
-
-
-def place_of(schedule: Schedule) -> Place:
-    """A schedule's place in due order."""
-    return schedule.due_ms, schedule.id
+Place = tuple[float, bytes]
+"""Due time and id of a schedule: where a page ends and the next one begins. What was made due at
+once comes half a millisecond later here: see lua/claim.lua."""
 
 
 def look(
@@ -33,9 +29,10 @@ def look(
     tag: str = "",
     backwards: bool = False,
     shift_ms: int = 0,
-) -> tuple[list[Schedule], Place | None]:
-    """Pending schedules that pass the filter, in due order, and where the next page begins. With a
-    `shift_ms` of LIMITED_MS those that wait for the limit of their topic, otherwise the others.
+) -> tuple[list[tuple[Place, Schedule]], Place | None]:
+    """Pending schedules that pass the filter, in due order, each with its place, and where the next
+    page begins. With a `shift_ms` of LIMITED_MS those that wait for the limit of their topic,
+    otherwise the others.
 
     `header` is compared with the first value of that name that is not empty. `backwards` begins
     with the last schedule. With `tag` only those that have it are looked at. At most PAGE_LOOK_MAX
@@ -60,17 +57,17 @@ def look(
         header_value=header[1] if header else b"",
         backwards="backwards" if backwards else "",
     )
-    ids, since = rows[::2], [None] * len(rows)
+    ids, since = rows[::3], [None] * len(rows)
     if shift_ms and ids:
         with answering():
             since = shard.client.hmget(f"{shard.keys['limits']}-since", ids)
     found = [
-        unpack(i, packed, held_since=held)
-        for i, packed, held in zip(ids, rows[1::2], since, strict=False)
+        ((float(score) - shift_ms, i), unpack(i, packed, held_since=held))
+        for i, packed, score, held in zip(ids, rows[1::3], rows[2::3], since, strict=False)
     ]
     if header:
-        found = [one for one in found if _first(one.record.headers, header[0]) == header[1]]
-    return found, (int(float(place_ms)) - shift_ms, place_id) if place_ms else None
+        found = [one for one in found if _first(one[1].record.headers, header[0]) == header[1]]
+    return found, (float(place_ms) - shift_ms, place_id) if place_ms else None
 
 
 def _first(headers: Headers, name: str) -> bytes | None:

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice, pairwise
+from operator import itemgetter
 from typing import Any
 
 from sendlater.errors import Fenced
@@ -251,7 +252,7 @@ class Pending:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "state", "batches", "changes", "aside")
+        keys = shard._keys("due", "record", "state", "batches", "changes", "aside", "touched")
         unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
         (answer,) = script("cancel")(shard.client, **keys, **unnamed, rest=[schedule_id, "", ""])
         return Cancelled(answer.decode())
@@ -280,18 +281,17 @@ class Pending:
         count_max: int,
         from_ms: int = 0,
         to_ms: int | None = None,
-        after: tuple[int, bytes] | None = None,
         tag: str = "",
     ) -> list[Schedule]:
-        """Pending schedules (of those with a tag) in order of due time and id; `after` is the last
-        one of a page."""
-        within: dict[str, Any] = {"from_ms": from_ms, "to_ms": to_ms, "after": after, "tag": tag}
+        """The first pending schedules (of those with a tag) in order of due time and id."""
+        within: dict[str, Any] = {"from_ms": from_ms, "to_ms": to_ms, "tag": tag}
         pages = [
             look(shard, count_max=count_max, shift_ms=shift_ms, **within)[0]
             for shard in self.shards
             for shift_ms in (0, LIMITED_MS)
         ]
-        return list(islice(merge(*pages, key=lambda s: (s.due_ms, s.id)), count_max))
+        merged = merge(*pages, key=itemgetter(0))
+        return [schedule for _, schedule in islice(merged, count_max)]
 
     def histogram(self, edges_ms: Sequence[int]) -> Sequence[int]:
         """How many are due in [edge, next edge) for each pair of neighbouring edges."""

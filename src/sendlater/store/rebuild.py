@@ -14,6 +14,8 @@ from sendlater.store.shard import Shard
 
 STANDBY_WATCH_S = 0.25
 """Pause between two checks whether the active service is still there."""
+RESERVATION = b"new "
+"""How names among the changes begin that are of ids somebody creates, see lua/put.lua."""
 RENEWALS = 5
 """How often a lease is renewed within its time."""
 _log = structlog.get_logger()
@@ -51,6 +53,25 @@ class JournalCopy:
         for shard in self._pending.shards:
             with answering():
                 shard.client.hdel(shard.keys["state"], "journals")
+
+    def forget_seen(self, topics: Sequence[str]) -> None:
+        """Forget how far these were read: who waits for intake waits until they are complete."""
+        for shard in self._pending.shards:
+            sources = [one for one in shard.seen() if one.rpartition("/")[0] in topics]
+            if sources:
+                with answering():
+                    shard.client.hdel(shard.keys["seen"], *sources)
+
+    def forget_changes(self) -> None:
+        """Forget whose copies are to come: a store that was filled anew knows nothing of these
+        changes, so that their copies count."""
+        for shard in self._pending.shards:
+            with answering():
+                names = shard.client.zrange(shard.keys["changes"], 0, -1)
+                made = [name for name in names if not name.startswith(RESERVATION)]
+                for first in range(0, len(made), RELEASE_COUNT_MAX):
+                    some = made[first : first + RELEASE_COUNT_MAX]
+                    shard.client.zrem(shard.keys["changes"], *some)
 
     def is_one(self) -> bool:
         """Whether every shard is a complete copy of some journals."""

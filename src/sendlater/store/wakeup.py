@@ -17,11 +17,12 @@ class Wake:
     """One reader of a shard's wake stream, which gets an entry when something earlier is parked."""
 
     def __init__(self, client: Any, key: str) -> None:
-        last = client.xrevrange(key, count=1)
         self._key = key
+        with answering():
+            last = client.xrevrange(key, count=1)
+            self._pool = server_of(client, key).connection_pool
+            self._connection = self._pool.get_connection()
         self._place = last[0][0] if last else b"0-0"
-        self._pool = server_of(client, key).connection_pool
-        self._connection = self._pool.get_connection()
         told = self._connection.repr_pieces()
         self._server = ":".join(
             str(value) for name, value in told if name in ("host", "port", "path")
@@ -30,12 +31,12 @@ class Wake:
 
     def wait(self, timeout_ms: float) -> bool:
         """True as soon as something earlier was parked; False after the time."""
-        if not self._asked:
-            self._connection.send_command(
-                "XREAD", "COUNT", 1, "BLOCK", FOREVER, "STREAMS", self._key, self._place
-            )
-            self._asked = True
         with answering(self._server):
+            if not self._asked:
+                self._connection.send_command(
+                    "XREAD", "COUNT", 1, "BLOCK", FOREVER, "STREAMS", self._key, self._place
+                )
+                self._asked = True
             if not self._connection.can_read(timeout_ms / 1_000):
                 return False
             got = self._connection.read_response()

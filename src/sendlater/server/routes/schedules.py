@@ -251,7 +251,8 @@ async def get(request: Request, id: str) -> Response:  # noqa: ARG001
     who, at = require(request.scope, Role.READ), server_state(request)
     found = await at.waiting.run(at.operations.get, id_in_path(request))
     if found is None:
-        raise Problem(404, f"neither pending nor on its way: {GONE}")
+        told = f"neither pending nor on its way: {GONE}"
+        raise Problem(404, told, answer=Answer.UNKNOWN.value)
     tag = {"ETag": f'"{found.version}"'}
     if request.headers.get("if-none-match", "").strip() == tag["ETag"]:
         return Response(status_code=304, headers=tag)

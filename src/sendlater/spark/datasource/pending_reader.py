@@ -3,10 +3,12 @@
 Not a snapshot: pages are read one after another while schedules change.
 """
 
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -25,7 +27,8 @@ from pyspark.sql.datasource import (
 from sendlater.limits import PAGE_COUNT_MAX
 from sendlater.model import DUE_MS_MAX, Schedule
 from sendlater.spark.datasource.options import installation, store
-from sendlater.store import Pending
+from sendlater.store import Admin, Pending
+from sendlater.store import Filter as Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,15 +114,13 @@ class PendingReader(DataSourceReader):
 
     def _pages(self, pending: Pending, number: int) -> Iterator[list[Schedule]]:
         pending.shards = [pending.shards[number]]
-        after: tuple[int, bytes] | None = None
+        within = Selection(from_ms=self.from_ms, to_ms=self.to_ms)
+        rows = Admin(pending).all(within, count_max=sys.maxsize)
         while True:
-            page = pending.list(
-                count_max=PAGE_COUNT_MAX, from_ms=self.from_ms, to_ms=self.to_ms, after=after
-            )
+            page = list(islice(rows, PAGE_COUNT_MAX))
             yield page
             if len(page) < PAGE_COUNT_MAX:
                 return
-            after = (page[-1].due_ms, page[-1].id)
 
     def _named(self, pending: Pending, names: tuple[str, ...]) -> list[Schedule]:
         found = (pending.get(name.encode()) for name in names)

@@ -49,6 +49,16 @@ FOR_GOOD = frozenset(
 )
 """Errors for a record that the broker will never accept."""
 
+UNSURE = frozenset(
+    (
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    )
+)
+"""Errors for a record that may be on its topic all the same."""
+
 _REASONS = {KafkaError._UNKNOWN_PARTITION: Reason.BAD_TARGET}
 """Reasons for some of these errors; for the others it is REFUSED."""
 
@@ -119,6 +129,9 @@ class RecordByRecord:
             # Nothing of the lane is released meanwhile. Before its next start the look-up finds
             # what has arrived, and writes what is missing.
             raise BrokerUnavailable(f"{len(owed)} deliveries wait for their tombstones")
+        unsure = [id for id, error in told.items() if error is not None and error.code() in UNSURE]
+        if unsure:
+            raise BrokerUnavailable(f"{len(unsure)} deliveries may have arrived: to be looked up")
         return len(arrived)
 
     def _leaving(self, schedule: Schedule) -> list[Record]:
@@ -165,6 +178,8 @@ class RecordByRecord:
             client_options(self._settings)
             | {
                 "partitioner": "murmur2_random",
+                # What is sent again because its answer was lost comes once.
+                "enable.idempotence": True,
                 "batch.num.messages": 1,
                 "linger.ms": 0,
                 "message.max.bytes": REJECTED_TOPIC_BYTES_MAX,

@@ -6,9 +6,11 @@ record. So tasks deliver only to topics in the list kept here, and set aside all
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import takewhile
+from typing import TypeVar
 
 import structlog
 
@@ -58,6 +60,7 @@ may send what it has for it, if the topic is created again (see `producer_option
 TELL_MS = 60_000
 """Pause between two equal log lines."""
 
+_One = TypeVar("_One")
 _log = structlog.get_logger()
 
 
@@ -119,7 +122,8 @@ class Targets:
         self._stop.set()
         with suppress(StoreUnavailable):
             self._pending.shards[0].ask()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -133,6 +137,7 @@ class Targets:
                 self._stop.wait(CALM_MS / 1_000)
             except Exception:
                 _log.exception("looking up targets failed, will go on")
+                self._stop.wait(CALM_MS / 1_000)
 
     def _keep_looking(self, asked: Wake) -> None:
         woken = asked.wait(CALM_MS)
@@ -146,7 +151,7 @@ class Targets:
         """One round: topics deleted, topics that intake asked for, rows set aside, old answers."""
         self._look_for_deleted()
         first = self._pending.shards[0]
-        for topic in first.wanted(count_max=ASIDE_COUNT_MAX):
+        for topic in self._unless_stopped(first.wanted(count_max=ASIDE_COUNT_MAX)):
             self._look_for_doubt(topic)
             if self._answer(topic) is None:
                 first.want([topic.encode()])
@@ -154,9 +159,13 @@ class Targets:
             self._cursors[number], rows = shard.aside(
                 count_max=ASIDE_COUNT_MAX, cursor=self._cursors[number]
             )
-            for schedule_id, packed in rows.items():
+            for schedule_id, packed in self._unless_stopped(rows.items()):
                 self._look_at(shard, schedule_id, packed)
         self._refresh()
+
+    def _unless_stopped(self, all_of: Iterable[_One]) -> Iterator[_One]:
+        """Each may be a question to a broker that is away: who stops waits for one at most."""
+        return takewhile(lambda _: not self._stop.is_set(), all_of)
 
     def _look_for_doubt(self, topic: str) -> None:
         """A topic that a task has taken from the list: it has refused a record, maybe."""
@@ -193,7 +202,7 @@ class Targets:
     def _refresh(self) -> None:
         """Ask again about topics in use; forget refusals, which are asked again when needed."""
         now_ms = self._clock.now_ms()
-        for topic, (answer, asked_ms) in list(self._answers.items()):
+        for topic, (answer, asked_ms) in self._unless_stopped(list(self._answers.items())):
             if isinstance(answer, Target):
                 self._answer(topic)
             elif now_ms >= asked_ms + REFUSED_MS and topic not in self._own:

@@ -67,6 +67,10 @@ class Filling:
         self._look_at_plain_inboxes()
         ends = self._topics.ends(self._settings.journals)
         if not self.is_copy() or self._has_forgotten(ends):
+            # Clients change nothing from here on, until all that they have changed is read.
+            self._copy.forget()
+            self._copy.forget_seen(self._settings.journals)
+            ends = self._topics.ends(self._settings.journals)
             self.rebuild(ends)
         return ends
 
@@ -139,6 +143,7 @@ class Filling:
         # Intake decides what is open, before any delivery.
         decides = planned.conditional and horizon_ms is None
         left = undecided(without(read(), lost)) if decides else {}
+        self._copy.forget_changes()
         self._copy.complete(flat, journals=self.journals, undecided=left)
         self._copy.tell()
         _log.warning("the store is rebuilt", schedules=planned.written)

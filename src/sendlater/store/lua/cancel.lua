@@ -1,6 +1,6 @@
 -- Cancel schedules.
 --
--- keys: due record state batches changes aside
+-- keys: due record state batches changes aside touched
 -- args: now_ms:number reserve_ms:number keep_ms:number changes_max:number
 -- uses: tags
 -- rest: id version change, id version change, ...
@@ -61,6 +61,10 @@ if #gone > 0 then
     redis.call('HDEL', record, unpack(gone))
     redis.call('HDEL', aside, unpack(gone))
     redis.call('HINCRBY', state, 'cancelled', #gone)
+    local stands = redis.call('HMGET', state, 'horizon', 'planned')
+    if stands[1] ~= stands[2] then
+        redis.call('SADD', touched, unpack(gone)) -- planning must not write them again
+    end
 end
 if #made > 0 then
     redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_ms - keep_ms)

@@ -3,8 +3,8 @@
 -- keys: due record
 -- args: from_ms to_ms after_ms after_id count_max:number look_max:number id_prefix topic_a topic_b header_name header_value backwards
 -- uses: tags
--- returns: {place_ms, place_id, id, packed, id, packed, ...}, packed as in claim; the place is where
---          the next page begins, empty at the end of the range
+-- returns: {place_ms, place_id, id, packed, score, id, packed, score, ...}, packed as in claim; the place, a
+--          score too, is where the next page begins, empty at the end of the range
 --
 -- A binary search over ranks finds the place, because a million ids may have the same due time; they
 -- are ordered by bytes. An empty after_ms starts at from_ms, or at to_ms if `backwards` is not empty.
@@ -79,10 +79,11 @@ for i = at, last, step do
             and (header_name == '' or has_header(packed)) then
             found[#found + 1] = id
             found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1]) % LIMITED) .. packed
+            found[#found + 1] = rows[i + 1]
         end
     end
     left = left - 1
-    if #found - 2 >= 2 * count_max or i == last then
+    if #found - 2 >= 3 * count_max or i == last then
         if left > 0 then
             found[1], found[2] = rows[i + 1], id
         end

@@ -139,6 +139,8 @@ def headers_records(here):
     for name, expected in kinds.items():
         for text in (b"\xff", b"", None, b"-1s", b"9" * 5_000 + b"x"):
             yield asks(f"{name} {text!r:.20}", (name, text), expected=expected)
+    for text in (b" " * 300_000, b"exponential " + b"." * 300_000):
+        yield asks(f"long retry {text!r:.14}", (names.RETRY, text), expected="bad-retry")
     for text in (b"\xff", b"a b", b"x" * 65, b"9" * 5_000, b",".join(b"%d" % n for n in range(9))):
         yield asks(f"tags {text!r:.20}", (names.TAGS, text), expected="bad-tags")
     ours = [*names.TIMES, *kinds, names.TAGS]

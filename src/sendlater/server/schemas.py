@@ -52,8 +52,7 @@ SCHEMAS: dict[str, Json] = {
         ],
         "required": ["type", "title", "status", "detail"],
         "properties": {
-            "type": TEXT,
-            "title": TEXT,
+            **dict.fromkeys(("type", "title"), TEXT),
             "status": {"type": "integer"},
             "detail": {**TEXT, "description": "What was expected, and what was received."},
             "standing": STANDING,

@@ -29,6 +29,11 @@ def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tu
     return host.strip("[]") or default, int(port)
 
 
+def bracketed(host: str) -> str:
+    """A host as URLs have it: an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+    return f"[{host}]" if ":" in host else host
+
+
 def redis_urls(text: str) -> list[str]:
     """The Redis URLs in a list separated by commas; a comma within a URL separates nothing.
 

@@ -1,7 +1,6 @@
 """What a service does that stands by, or hands over, while store or broker are away."""
 
 import threading
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -175,6 +174,5 @@ def test_a_copy_that_is_not_taken_stops_nothing_else(
         raise BrokerUnavailable("too large")
 
     monkeypatch.setattr(store_watch, "rescue_overtaken", refused)
-    with nullcontext():
-        Alone()._tidy_journals()
+    Alone()._tidy_journals()
     assert [line["event"] for line in logs] == ["copies for the journals wait"]

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import Progress
 
-from sendlater.addresses import host_and_port
+from sendlater.addresses import bracketed, host_and_port
 from sendlater.cli.connection import (
     FAILED,
     HERE,
@@ -160,7 +160,7 @@ def _rest_url(connection: Connection) -> str | None:
         return None
     host, port = host_and_port(settings.http_addr, setting="http_addr")
     scheme = "https" if settings.http_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{bracketed(host)}:{port}"
 
 
 @contextmanager

@@ -63,10 +63,9 @@ class Connection:
 
     def require_url_alone(self) -> None:
         """Raises BadRequest if there are other flags beside --url, which nothing would heed."""
-        named = ("bootstrap_servers", "redis", "space")
-        given = [f"--{n.replace('_', '-')}" for n in named if getattr(self, n) is not None]
-        if given:
-            raise BadRequest(f"expected --url alone: it names the installation, got {given[0]} too")
+        if named := self._named():
+            flag = "--" + next(iter(named)).replace("_", "-")
+            raise BadRequest(f"expected --url alone: it names the installation, got {flag} too")
 
     def settings_here(self, **flags: Any) -> Settings:
         """As `settings`, for a command that works on Kafka and Redis themselves. Raises BadRequest
@@ -79,14 +78,14 @@ class Connection:
         """The effective settings; logging is configured by them. Raises BadSettings."""
         if self.config is not None:
             os.environ[CONFIG_FILE_VARIABLE] = str(self.config)
-        given = {
-            "bootstrap_servers": self.bootstrap_servers,
-            "redis": self.redis,
-            "space": self.space,
-        }
-        settings = load(**flags | {k: v for k, v in given.items() if v is not None})
+        settings = load(**flags | self._named())
         configure(settings)
         return settings
+
+    def _named(self) -> dict[str, str]:
+        """The settings that flags give."""
+        names = ("bootstrap_servers", "redis", "space")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 HERE = Connection()

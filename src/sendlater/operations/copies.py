@@ -20,8 +20,11 @@ def comes_again(schedule: Schedule, journals: Sequence[str]) -> bool:
 
 def told_in_plan(move: Move, before: Schedule, journals: Sequence[str]) -> Move:
     """The same; of what recurs on a journal with a plan that tells of the change, so that a store
-    that went back sees that the copy is newer. What is paused does not move."""
-    if move.at_once or not comes_again(before, journals) or (plan := plan_of(before)).paused:
+    that went back sees that the copy is newer. What is paused does not move, nor does another
+    version than `move` asks for."""
+    if move.at_once or move.version not in ("", before.version):
+        return move
+    if not comes_again(before, journals) or (plan := plan_of(before)).paused:
         return move
     changed = msgspec.structs.replace(plan, changes=plan.changes + 1)
     packed = pack(replace(before, plan=changed.text))

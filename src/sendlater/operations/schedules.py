@@ -265,8 +265,6 @@ class Operations:
             with answering():
                 before = self.pending.get(move.id)
             meant = told_in_plan(move, before, self.settings.journals) if before else move
-            if move.version and move.version != meant.version:
-                meant = move  # it is answered that another version stands
             ((answer, after),) = self.move_many([meant], copied=copied)
             if move.version or answer is not Answer.CHANGED:
                 break

@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from sendlater.addresses import bracketed
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
@@ -138,8 +139,7 @@ def main() -> None:
             time.sleep(0.01)
         scheme = "https" if settings.http_cert else "http"
         host, port = serving.servers[0].sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"{READY} {scheme}://{shown}:{port}", flush=True)  # noqa: T201
+        print(f"{READY} {scheme}://{bracketed(host)}:{port}", flush=True)  # noqa: T201
 
     threading.Thread(target=until_parent_ends, daemon=True).start()
     threading.Thread(target=tell, daemon=True).start()

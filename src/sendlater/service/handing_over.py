@@ -39,23 +39,26 @@ class HandingOver(Heir):
         leaving = self._new_lease(succession.LEAVING)
         try:
             leaving.acquire(by_force=True)
-            succession.dismiss(self.pending)  # whoever was here before us
-            with self._lanes_lock:
-                if self.pending.is_armed(owner=self.owner) and succession.inherit(
-                    self.pending, heir, bound_stays=True, leaves=True
-                ):
-                    _log.warning("handed over", to_owner=heir)
-                    self._leaving = leaving
-                    if self._horizon is not None:
-                        self._horizon.stop()
-                    if self._lease is not None:
-                        self._lease.lapse()
-                    return True
-            _log.error("not handed over: deliveries go on", heir=heir)
-            return False
+            return self._pass_on(heir, leaving)
         finally:
             if self._leaving is None:
                 leaving.release()  # else the next heir would wait for it as long as we live
+
+    def _pass_on(self, heir: int, leaving: Lease) -> bool:
+        succession.dismiss(self.pending)  # whoever was here before us
+        with self._lanes_lock:
+            if self.pending.is_armed(owner=self.owner) and succession.inherit(
+                self.pending, heir, bound_stays=True, leaves=True
+            ):
+                _log.warning("handed over", to_owner=heir)
+                self._leaving = leaving
+                if self._horizon is not None:
+                    self._horizon.stop()
+                if self._lease is not None:
+                    self._lease.lapse()
+                return True
+        _log.error("not handed over: deliveries go on", heir=heir)
+        return False
 
     def _hands_over(self) -> bool:
         """Hand over if the heir is warm and wants the space; whether that is done."""

@@ -198,7 +198,7 @@ class Admin:
         """The same for many, in two round trips per shard. `changes` are the names of their copies
         on the inbox, if there are any: this store will ignore those. Answers `reserved` while
         somebody creates the schedule under a condition: see store/conditional.py."""
-        keys = ("due", "record", "state", "batches", "changes", "aside", "touched")
+        keys = script("cancel").keys
         common = {
             "now_ms": time.time_ns() // 1_000_000,
             "reserve_ms": RESERVED_MS,

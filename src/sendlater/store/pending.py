@@ -252,7 +252,7 @@ class Pending:
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """Cancel a schedule, unless it is being delivered already."""
         shard = self.shard_of(schedule_id)
-        keys = shard._keys("due", "record", "state", "batches", "changes", "aside", "touched")
+        keys = shard._keys(*script("cancel").keys)
         unnamed: dict[str, Any] = {"now_ms": 0, "reserve_ms": 0, "keep_ms": 0, "changes_max": 0}
         (answer,) = script("cancel")(shard.client, **keys, **unnamed, rest=[schedule_id, "", ""])
         return Cancelled(answer.decode())

@@ -115,7 +115,6 @@ class Filling:
         horizon_ms, tasks = self._settings.horizon_ms, task_count(ends)
         until_ms = DUE_MS_MAX if horizon_ms is None else self._clock.now_ms() + horizon_ms
         kept_ms = None if horizon_ms is None else until_ms
-        self._copy.forget()
         self._copy.tell(step="reading", done=0, total=total)
         # What intake has seen during a step that was never ended is removed like everything else.
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms)

@@ -1,5 +1,8 @@
 """Handing a space over: what an heir may do before it owns, and what it gets."""
 
+import time
+import uuid
+
 import pytest
 
 from sendlater.errors import BadSettings, Fenced, NotSupported, StoreWentBack
@@ -108,6 +111,23 @@ def test_a_fence_ends_the_heir_and_has_a_higher_number(pending: Pending) -> None
     assert not succession.inherit(pending, heir, bound_stays=True)
     with pytest.raises(Fenced):
         next_one.claims()
+
+
+def test_owners_of_a_store_that_is_emptied_twice_in_a_second_have_different_numbers(
+    pending: Pending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    tokens = iter((uuid.UUID(int=8_000), uuid.UUID(int=1_000)))
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(tokens))
+    first = Run(pending, pending.fence())
+    for shard in pending.shards:
+        shard.client.delete(*shard.keys.values())
+    second = Run(pending, pending.fence())
+    assert first.owner != second.owner
+    put(pending, b"a")
+    with pytest.raises((Fenced, StoreWentBack)):
+        first.claims()
+    assert second.ids() == {b"a"}
 
 
 def test_a_second_heir_takes_the_place_of_the_first(pending: Pending) -> None:

@@ -532,6 +532,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (filling, "TaskProgress", progress),
         *((filling, name, getattr(simulation, name)) for name in ("records", "marks", "torn")),
         (shard, "Wake", Wake),
+        (store, "uuid", world.uuid()),
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
         *((module, "PARK_COUNT_MAX", PARK_ROWS) for module in (bundle, park_task)),
         (targets, "CALM_MS", 500),

@@ -8,6 +8,7 @@ an actor can die, sleep, or find that the store has changed.
 import heapq
 import math
 import random
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ class World:
 
     def __init__(self, seed: int, real: Any, space: str) -> None:
         self.rng = random.Random(f"world {seed}")
+        self._tokens = random.Random(f"token {seed}")
         self.real, self.space = real, space
         self.elapsed = 0.0
         self.skew_ms = 0
@@ -179,6 +181,10 @@ class World:
             time_ns=now_ns,
             sleep=lambda s: self.pause(s * 1_000),
         )
+
+    def uuid(self) -> SimpleNamespace:
+        """In place of the module uuid."""
+        return SimpleNamespace(uuid4=lambda: uuid.UUID(int=self._tokens.getrandbits(128)))
 
     def threading(self) -> SimpleNamespace:
         """In place of the module threading."""

@@ -74,9 +74,7 @@ class Pending:
 
     def servers(self) -> list[str]:
         """The runs of the servers, which a restart or a failover changes; each is asked once.
-
-        Raises StoreUnavailable if the space has been laid out anew since it was opened.
-        """
+        Raises StoreUnavailable if the space has been laid out anew since it was opened."""
         self.require_same()
         servers = {server_of(shard.client, shard.keys["state"]) for shard in self.shards}
         return sorted(str(server.info("server")["run_id"]) for server in servers)
@@ -88,11 +86,13 @@ class Pending:
 
         It is higher than `above` and than any before, and no other service has it: if two starts
         ask for the same number, the first gets it on every shard, because all ask in the same
-        order. A wiped store has forgotten its numbers, so it begins with the seconds since 1970.
+        order. A wiped store has forgotten its numbers, so it begins with the time, and a random
+        part: if it is wiped again in the same second, the next owner has another number.
         """
         token = uuid.uuid4().hex
+        first = int(time.time()) * 10_000 + int(token, 16) % 10_000
         for _ in range(FENCE_ATTEMPTS_MAX):
-            owner = 1 + max(max(self.owners()) or int(time.time()), above, *self.heirs())
+            owner = 1 + max(max(self.owners()) or first, above, *self.heirs())
             if all(
                 script("fence")(shard.client, state=shard.keys["state"], number=owner, token=token)
                 for shard in self.shards
@@ -306,9 +306,9 @@ class Pending:
         return totals
 
     def counts(self) -> dict[str, int]:
-        """Exact counts: now pending (of these limited: waiting for the limit of their topic),
-        claimed and aside; parked, replaced and so on since the
-        beginning. Only `later` (in journals, beyond the horizon) is approximate."""
+        """Exact counts: now pending (of these limited: waiting for their topic's limit), claimed
+        and aside; since the beginning parked, replaced and so on. Only `later` (in journals,
+        beyond the horizon) is approximate."""
         more = ("settled", "rejected", "tombstones", "missed")
         names = ("parked", "replaced", "outdated", "unmet", "cancelled", *more)
         total = dict.fromkeys(("pending", "limited", "later", "claimed", "aside", *names), 0)

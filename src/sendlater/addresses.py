@@ -17,8 +17,9 @@ THIS_MACHINE = "127.0.0.1"
 """What `:port` means in every setting of ours: who means all interfaces says `0.0.0.0:port`."""
 LOOPBACK = (THIS_MACHINE, "localhost", "::1")
 """Hosts that other machines cannot reach."""
-CLUSTER_PREFIX = "redis+cluster://"
-REDIS_PORT = 6_379
+CLUSTER, SENTINEL = "cluster", "sentinel"
+"""What a Redis URL names that has this behind its scheme and a plus: see redis_client.py."""
+REDIS_PORT, SENTINEL_PORT = 6_379, 26_379
 
 
 def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tuple[str, int]:
@@ -45,13 +46,14 @@ def redis_urls(text: str) -> list[str]:
     urls = re.split(r",\s*(?=[a-z+]+://)", text.strip())
     if len({*urls}) < len(urls):
         raise BadSettings("expected each Redis server once, got one twice")
-    if len(urls) > 1 and any(url.startswith(CLUSTER_PREFIX) for url in urls):
+    if len(urls) > 1 and any(url.partition("://")[0].endswith(f"+{CLUSTER}") for url in urls):
         raise BadSettings("expected one Redis Cluster, or several servers, got a cluster in a list")
     return urls
 
 
 def server_name(url: str) -> str:
-    """What tells a Redis server from others, without its password: `host:port`, or a socket's path.
+    """What tells a Redis server from others, without its password: `host:port`, or a socket's path;
+    of a cluster or of Sentinels all that the URL names.
 
     Of a URL that cannot be read it tells what it can, and raises nothing: errors quote the URL.
     """
@@ -59,6 +61,8 @@ def server_name(url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme == "unix":
             return parts.path
+        if "+" in parts.scheme:
+            return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
         return f"{parts.hostname or 'localhost'}:{parts.port or REDIS_PORT}"
     except ValueError:
         return "unknown"

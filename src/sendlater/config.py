@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     bootstrap_servers: str = ""
     """Kafka brokers, `host:port,host:port`. Empty: topics on Redis Streams, for development."""
     redis: SecretStr = SecretStr("")
-    """Redis URL: `redis://`, `rediss://`, `unix://`, `redis+cluster://`; or a list (in one text:
-    separated by commas) of servers that share the shards. Empty: embedded Redis."""
+    """Redis URL, see redis_client.py; or a list (in one text: separated by commas) of servers that
+    share the shards. Empty: embedded Redis."""
     kafka: dict[str, str] = {}
     """Client settings for every Kafka client, in librdkafka's names (security.protocol, ...)."""
     kafka_java: dict[str, str] = {}

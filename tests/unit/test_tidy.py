@@ -22,12 +22,13 @@ GROUND = (
     "config_secrets",
     "config_tables",
     "logs",
+    "redis_client",
 )
 WIDE = ("spark",)
 """Rooms whose folders are rooms of their own."""
 ONLY_HERE = {
     "pyspark": {"spark", "service"},
-    "redis": {"store", "topics", "local", "doctor"},
+    "redis": {"ground", "store", "topics", "local", "doctor"},
     "cyclopts": {"cli"},
     "fastapi": {"server"},
 }

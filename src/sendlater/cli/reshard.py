@@ -81,7 +81,7 @@ def _tell(work: Any) -> None:
         err.print(f"an earlier run has copied everything; its step `{work.plan.stage}` is left")
     else:
         work.require_ready()
-        used, most = Admin(work.pending).memory()
+        used, most = Admin(work.pending).fullest()
         told = f" of {most / 2**20:,.0f}" if most else ""
         err.print(
             f"{work.pending.counts()['pending']:,} schedules would be copied, then the old ones "

@@ -9,6 +9,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sendlater.errors import BadSettings, StoreUnavailable
+from sendlater.redis_client import REDIS_ERRORS, open_client, primaries
 
 ANSWER_TIMEOUT_S = 5.0
 CLOCK_SAMPLES_COUNT = 5
@@ -17,7 +18,7 @@ CLOCK_SAMPLES_COUNT = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """Facts about one server; in a cluster, about the node in the URL."""
+    """Facts about one server; of a cluster, about the master that is worst off."""
 
     product: str
     version: tuple[int, ...]
@@ -34,8 +35,8 @@ class RedisFacts:
 def redis_facts(url: str) -> RedisFacts:
     """Ask the server at `url`. Raises StoreUnavailable, or BadSettings for an invalid URL."""
     try:
-        client = redis.Redis.from_url(
-            url.replace("+cluster://", "://", 1),
+        client = open_client(
+            url,
             socket_connect_timeout=ANSWER_TIMEOUT_S,
             socket_timeout=ANSWER_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
@@ -43,13 +44,24 @@ def redis_facts(url: str) -> RedisFacts:
     except ValueError:
         # Without the cause: it may quote the URL, password included.
         raise BadSettings("redis: expected a Redis URL, got one that cannot be read") from None
+    except (*REDIS_ERRORS, OSError) as error:
+        raise StoreUnavailable(f"Redis does not answer: {error}") from error
     try:
-        info: dict[str, Any] = dict(client.info())
-        ahead_ms, error_ms = _clock(client)
-    except (redis.RedisError, OSError) as error:
+        return max((_facts(server) for server in primaries(client)), key=_trouble)
+    except (*REDIS_ERRORS, OSError) as error:
         raise StoreUnavailable(f"Redis does not answer: {error}") from error
     finally:
         client.close()
+
+
+def _trouble(facts: RedisFacts) -> tuple[bool, bool, float]:
+    full = facts.used_bytes / facts.max_bytes if facts.max_bytes else 0.0
+    return not facts.appends, facts.eviction != "noeviction", full
+
+
+def _facts(client: redis.Redis) -> RedisFacts:
+    info: dict[str, Any] = dict(client.info())
+    ahead_ms, error_ms = _clock(client)
     # Valkey reports redis_version 7.2 for compatibility, and its own version separately.
     is_valkey = "valkey_version" in info
     version = str(info["valkey_version" if is_valkey else "redis_version"])

@@ -205,7 +205,7 @@ class Watch:
             oldest_ms = admin.pending.oldest_due_ms()
             overdue = self._overdue(now_ms)
             due = {name: admin.count(to_ms=now_ms + ms) for name, ms in HORIZONS_MS.items()}
-            used, limit = admin.memory()
+            used, limit = admin.fullest()
             limited = self.waiting()
         except Unavailable as error:
             return {

@@ -155,11 +155,14 @@ class StoreMetrics(Collector):
             )
 
     def _memory(self) -> Iterator[Metric]:
-        used, limit = self._admin.memory()
-        yield GaugeMetricFamily("sendlater_redis_memory_bytes", "Memory Redis uses.", used)
-        yield GaugeMetricFamily(
-            "sendlater_redis_memory_max_bytes", "`maxmemory` of Redis; 0: no limit.", limit
-        )
+        name, label = "sendlater_redis_memory", ["server"]
+        used = GaugeMetricFamily(f"{name}_bytes", "Memory Redis uses.", labels=label)
+        most = GaugeMetricFamily(f"{name}_max_bytes", "Its `maxmemory`; 0: no limit.", labels=label)
+        for server, (used_bytes, max_bytes) in self._admin.memory().items():
+            used.add_metric([server], used_bytes)
+            most.add_metric([server], max_bytes)
+        yield used
+        yield most
 
 
 def _lateness(tally: Counter[str]) -> Metric:

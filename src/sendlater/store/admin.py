@@ -17,6 +17,7 @@ from sendlater.limits import (
     RESERVED_MS,
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
+from sendlater.redis_client import address_of, primaries
 from sendlater.store.changes import Answer, Move
 from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
@@ -295,12 +296,16 @@ class Admin:
         """Set numbers that are not counters."""
         self.pending.shards[0].mark("tally", dict(numbers))
 
-    def memory(self) -> tuple[int, int]:
-        """Bytes Redis uses, and its `maxmemory` (0: no limit); the sum over servers and nodes."""
+    def memory(self) -> dict[str, tuple[int, int]]:
+        """By server bytes it uses, and its `maxmemory` (0: no limit); of a cluster its masters."""
         with answering():
-            told = [client.info("memory") for client in self.pending.clients]
-        nodes = [n for one in told for n in ([one] if "used_memory" in one else one.values())]
-        return sum(n["used_memory"] for n in nodes), sum(n.get("maxmemory", 0) for n in nodes)
+            servers = [one for client in self.pending.clients for one in primaries(client)]
+            told = {address_of(server): server.info("memory") for server in servers}
+        return {at: (one["used_memory"], one.get("maxmemory", 0)) for at, one in told.items()}
+
+    def fullest(self) -> tuple[int, int]:
+        """Bytes and `maxmemory` of the server that has the least left."""
+        return max(self.memory().values(), key=lambda one: (one[0] / one[1] if one[1] else 0, one))
 
     def recent(self, *, count_max: int) -> list[Delivery]:
         """The last deliveries, latest first; at high rates a sample of them."""

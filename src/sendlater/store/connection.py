@@ -1,5 +1,5 @@
-"""Connections to Redis, Valkey and Redis Cluster, or to several servers that know nothing of each
-other: shard n lies on server n modulo their number, what belongs to no shard on the first."""
+"""Connections to what a Redis URL names, or to several servers that know nothing of each other:
+shard n lies on server n modulo their number, what belongs to no shard on the first."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +11,9 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from sendlater.addresses import CLUSTER_PREFIX, redis_urls, server_name
+from sendlater.addresses import redis_urls, server_name
 from sendlater.errors import BadSettings, StoreUnavailable
+from sendlater.redis_client import REDIS_ERRORS, open_client
 
 Clients = tuple[Any, ...]
 """A client of each server, in the order of the setting `redis`; of a cluster there is one."""
@@ -43,21 +44,14 @@ class Once(Retry):
 
 
 def connect(urls: str) -> Clients:
-    """Clients for a Redis URL, or for several separated by commas; `redis+cluster://host:port`
-    names any node of a cluster. No client repeats a command by itself.
+    """Clients for a Redis URL, or for several separated by commas, see redis_client.py. No client
+    repeats a command by itself.
 
     Raises BadSettings for a URL that cannot be read, and StoreUnavailable without such a cluster.
     """
-    return tuple(_client(url) for url in redis_urls(urls))
-
-
-def _client(url: str) -> redis.Redis:
     try:
-        if url.startswith(CLUSTER_PREFIX):
-            plain = "redis://" + url.removeprefix(CLUSTER_PREFIX)
-            with answering():
-                return RedisCluster.from_url(plain, retry=Once())  # type: ignore[return-value]
-        return redis.Redis.from_url(url, retry=Once(server_name(url)))
+        with answering():
+            return tuple(open_client(url, retry=Once(server_name(url))) for url in redis_urls(urls))
     except ValueError as error:
         raise BadSettings(f"redis: expected a Redis URL: {error}") from error
 
@@ -78,7 +72,7 @@ def answering(server: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except redis.exceptions.RedisError as error:
+    except REDIS_ERRORS as error:
         told = f"{server}: {error}" if server else error
         raise StoreUnavailable(f"Redis does not answer: {told}") from error
 

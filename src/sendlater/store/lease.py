@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import redis
 import structlog
 
 from sendlater.errors import StoreUnavailable
@@ -50,12 +49,10 @@ class Lease:
 
     def acquire(self, *, by_force: bool = False) -> bool:
         """Take it if it is free, or `by_force`, and keep it; False while another holds it."""
-        try:
+        with answering():
             if by_force:
                 self._client.delete(self._keys["lease"])
             taken = self._renew()
-        except redis.exceptions.RedisError as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
         if taken and self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
             self._thread.start()
@@ -120,7 +117,7 @@ class Lease:
                 self._works()
                 if not self._renew():
                     _log.warning("another service holds the lease")
-            except (redis.exceptions.RedisError, StoreUnavailable) as error:
+            except StoreUnavailable as error:
                 _log.warning("the lease waits for the store", cause=str(error))
             except Exception as error:
                 _log.error("the lease is not renewed: this service cannot work", cause=str(error))
@@ -143,5 +140,5 @@ class Lease:
         self._thread.join(self._lease_ms / 1_000)
         try:
             self._renew(0)
-        except (redis.exceptions.RedisError, StoreUnavailable) as error:
+        except StoreUnavailable as error:
             _log.warning("the lease will run out by itself", cause=str(error))

@@ -21,6 +21,7 @@ import redis
 
 from sendlater.errors import Fenced, StoreUnavailable, StoreWentBack
 from sendlater.model import PAUSED_MS
+from sendlater.redis_client import REDIS_ERRORS
 from sendlater.store.codec import LIMITED_MS, VERSION_CHARS
 
 _HEADER = re.compile(r"^-- (keys|args|full|uses|also|sealed): (.+)$", re.MULTILINE)
@@ -77,6 +78,29 @@ _REFUSALS = {
 }
 _FULL = "command not allowed when used memory"
 """Part of Redis's error when it is full, also inside a script."""
+_TAKES_NONE = ("NOREPLICAS", "MISCONF", "CLUSTERDOWN", "MASTERDOWN")
+"""Parts of its errors when it takes no writes for now: without its replicas or its disk, or in a
+cluster that lacks a master. The driver leaves out the words that it knows."""
+
+
+def _told(error: Exception) -> Exception:
+    """What an error of Redis is for callers; itself if it is a mistake in a script or its call."""
+    word, _, told = str(error).partition(" ")
+    if word in _REFUSALS:
+        return _REFUSALS[word](told)
+    if _FULL in str(error):
+        return StoreUnavailable(f"Redis is full, raise its maxmemory: {error}")
+    is_answer = isinstance(error, redis.exceptions.ResponseError)
+    is_down = isinstance(error, redis.exceptions.ClusterDownError)
+    if is_answer and not is_down and not any(word in str(error) for word in _TAKES_NONE):
+        return error
+    return StoreUnavailable(f"Redis does not answer: {error}")
+
+
+def _require_refusal(error: Exception) -> None:
+    """Raises what `error` is, unless a script has refused, and so has run."""
+    if str(error).partition(" ")[0] not in _REFUSALS:
+        raise _told(error) from error
 
 
 class Script:
@@ -140,11 +164,8 @@ class Script:
         """
         try:
             client.eval(self.lua, len(self.keys), *self.given(values))
-        except redis.exceptions.ResponseError as error:
-            if str(error).partition(" ")[0] not in _REFUSALS:
-                raise
-        except redis.exceptions.RedisError as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        except REDIS_ERRORS as error:
+            _require_refusal(error)
 
     def is_armed(self, client: Any, **values: Any) -> bool:
         """Whether a server knows this script, by the same call. Raises StoreUnavailable."""
@@ -152,11 +173,8 @@ class Script:
             client.evalsha(self.sha, len(self.keys), *self.given(values))
         except redis.exceptions.NoScriptError:
             return False
-        except redis.exceptions.ResponseError as error:
-            if str(error).partition(" ")[0] not in _REFUSALS:
-                raise
-        except redis.exceptions.RedisError as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        except REDIS_ERRORS as error:
+            _require_refusal(error)
         return True
 
     def given(self, values: dict[str, Any]) -> list[Any]:
@@ -176,15 +194,8 @@ class Script:
                 if self.must_be_armed:
                     raise StoreWentBack("the store was restarted, or a replica took over") from None
                 return client.eval(self.lua, len(self.keys), *given, *rest)
-        except redis.exceptions.ResponseError as error:
-            word, _, told = str(error).partition(" ")
-            if word in _REFUSALS:
-                raise _REFUSALS[word](told) from error
-            if _FULL in str(error):
-                raise StoreUnavailable(f"Redis is full, raise its maxmemory: {error}") from error
-            raise
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        except REDIS_ERRORS as error:
+            raise _told(error) from error
 
 
 @cache
@@ -217,5 +228,5 @@ def run_many(verb: Script, client: Any, calls: list[dict[str, Any]]) -> list[Any
         pipe.execute_command("EVALSHA", verb.sha, len(verb.keys), *verb.given(call), *rest)
     try:
         return [first, *pipe.execute()]
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-        raise StoreUnavailable(f"Redis does not answer: {error}") from error
+    except REDIS_ERRORS as error:
+        raise _told(error) from error

@@ -5,20 +5,19 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from sendlater.addresses import redis_urls
 from sendlater.errors import BadSettings, BrokerUnavailable
+from sendlater.redis_client import REDIS_ERRORS, open_client
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 2.0
 GROUP_ERRORS = ("NOGROUP", "BUSYGROUP", "UNBLOCKED")
 """Redis' errors if a group does not exist, exists already, or was deleted meanwhile."""
-CLUSTER_SCHEME = "+cluster://"
 RAW_REPLIES = (
     *("XADD", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XPENDING"),
 )
@@ -40,15 +39,13 @@ class Connection:
         # By default redis-py would repeat an XADD if the reply was lost.
         once = Retry(NoBackoff(), 0)
         first, *_ = redis_urls(redis_url)
-        self.is_cluster = CLUSTER_SCHEME in first
-        client = RedisCluster if self.is_cluster else Redis
         try:
-            url = first.replace(CLUSTER_SCHEME, "://", 1)
-            self._redis: Any = client.from_url(url, protocol=2, retry=once)
+            self._redis = open_client(first, retry=once, protocol=2)
         except ValueError as error:
             raise BadSettings(f"redis: expected a Redis URL, got one that says: {error}") from error
-        except (RedisError, OSError) as error:
+        except (*REDIS_ERRORS, OSError) as error:
             raise BrokerUnavailable(f"topics on Redis: no cluster there: {error}") from error
+        self.is_cluster = isinstance(self._redis, RedisCluster)
         self._attempts_max = attempts_max
         self._closed = threading.Event()
 
@@ -76,7 +73,7 @@ class Connection:
         for attempt in itertools.count(1):
             try:
                 answers = self.send([commands[i] for i in left])
-            except (RedisError, OSError) as error:
+            except (*REDIS_ERRORS, OSError) as error:
                 answers = [error] * len(left)
             for i, answer in zip(left, answers, strict=True):
                 replies[i] = answer
@@ -120,7 +117,7 @@ class Connection:
         for attempt in itertools.count(1):
             try:
                 return call()
-            except (RedisError, OSError) as error:
+            except (*REDIS_ERRORS, OSError) as error:
                 if isinstance(error, ResponseError) and str(error).startswith(GROUP_ERRORS):
                     raise
                 self._give_up_or_pause(attempt, error)

@@ -8,11 +8,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from redis.exceptions import RedisError
-
 from sendlater import limits
 from sendlater.errors import BadRequest
 from sendlater.model import Record
+from sendlater.redis_client import REDIS_ERRORS
 from sendlater.topics import layout
 from sendlater.topics.connection import Connection
 from sendlater.topics.layout import TopicRecord
@@ -248,7 +247,7 @@ class Topics:
             return
         self._trimmed_ms |= due
         # The records are written: an error now would make the caller write them again.
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(*REDIS_ERRORS, OSError):
             self.connection.send(
                 [
                     ("XTRIM", key, "MINID", "~", max(0, ms - self._retention_ms))

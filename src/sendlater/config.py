@@ -135,6 +135,8 @@ class Settings(BaseSettings):
     """`linger.ms` of the delivering producer."""
     spark_master: str = ""
     """Spark master URL. Empty: local, with as many slots as the queries need."""
+    clock_skew_ms_max: int = Field(1_000, gt=0)
+    """With `spark_master`: a task claims nothing while its host's clock is further from Redis'."""
     spark: dict[str, str] = {}
     """More Spark settings, by their full names."""
     topics_retention_ms: int = Field(7 * 24 * 3_600_000, gt=0)

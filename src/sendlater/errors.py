@@ -80,6 +80,10 @@ class TopicUnavailable(BrokerUnavailable):
     """A partition of a topic has no leader, or too few of its replicas are in sync."""
 
 
+class ClockSkew(Unavailable):
+    """The clock of this host is too far from that of Redis to deliver by it."""
+
+
 class MissingTool(Unavailable):
     """A tool is not installed on this machine; the message says how to get it."""
 

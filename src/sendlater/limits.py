@@ -126,6 +126,8 @@ TOPIC_WRITE_COUNT_MAX = 1_000
 TOPIC_CHUNK_BYTES = 8 * 1024 * 1024
 """Payload after which a pipeline to a topic on Redis is split."""
 
+EXECUTORS_S_MAX = 60.0
+"""Longest wait for a cluster's executors at a start: they must have a slot for each task."""
 CLOCK_SKEW_MS_MAX = 100
 """A larger difference between two hosts' clocks is reported: deliveries are that much late, or
 early for others."""

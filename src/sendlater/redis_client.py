@@ -95,6 +95,19 @@ def open_client(url: str, *, retry: Retry, **options: Any) -> Any:
     return _master(name, f"{base}/{number or 0}{query}", nodes, retry=retry, **options)
 
 
+def with_nodes(url: str, client: Any) -> str:
+    """The URL of a cluster with all the nodes that `client` knows by now, for processes that do not
+    know one yet: those in the URL may be gone. Any other URL as it is."""
+    if not isinstance(client, RedisCluster):
+        return url
+    parts = urlsplit(url)
+    who, at, hosts = parts.netloc.rpartition("@")
+    nodes = client.get_nodes()  # type: ignore[no-untyped-call]
+    known = (_url_host((node.host, node.port)) for node in nodes)
+    every = ",".join(dict.fromkeys((*hosts.split(","), *known)))
+    return parts._replace(netloc=f"{who}{at}{every}").geturl()
+
+
 def primaries(client: Any) -> list[Redis]:
     """Clients of the servers behind one: a cluster's masters, or the only one."""
     if not isinstance(client, RedisCluster):

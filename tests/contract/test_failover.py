@@ -11,10 +11,12 @@ import pytest
 from redis_nodes import Cluster, Node, Watched, own_cluster, own_sentinels
 from servers import wait_until
 
+from sendlater import redis_client
 from sendlater.errors import BadSettings, SendlaterError, StoreUnavailable
 from sendlater.local.process import LOOPBACK, free_ports
 from sendlater.local.redis_facts import redis_facts
 from sendlater.model import Record, Schedule
+from sendlater.redis_client import with_nodes
 from sendlater.store import Admin, Pending
 from sendlater.store.lease import Lease
 from sendlater.topics import Topics
@@ -69,6 +71,10 @@ def test_a_cluster_is_reached_when_the_node_in_the_url_is_gone(cluster: Cluster,
         works(lambda: put(opened(cluster.url, space), b"b")), "so does a new client of this process"
     )
     assert pending.counts()["pending"] == 32
+    everywhere = with_nodes(cluster.url, pending.clients[0])
+    assert everywhere.count(",") >= len(cluster.masters), "what a service gives to its tasks"
+    redis_client._found.clear()
+    wait_until(works(lambda: put(opened(everywhere, space), b"c")), "a new process goes on")
     lost, there = (node.port for node in (cluster.masters[0], cluster.masters[1]))
     other = opened(f"redis+cluster://{LOOPBACK}:{lost},{LOOPBACK}:{there}", space)
     wait_until(works(other.fence), "of several nodes in the URL one is enough")

@@ -17,6 +17,7 @@ from sendlater.brokers.redis import RedisBroker
 from sendlater.config import Settings
 from sendlater.errors import Fenced, StoreUnavailable
 from sendlater.local.installation import Installation
+from sendlater.redis_client import with_nodes
 from sendlater.service.sidecars import Sidecars
 from sendlater.service.supervision import Worker
 from sendlater.spark.delivery.crash_lookup import CrashLookup
@@ -96,6 +97,11 @@ class Queries:
         )
         self._sidecars = Sidecars(settings, self.pending, redis_url=installation.redis_url)
 
+    @property
+    def _redis_url(self) -> str:
+        """For tasks, whose processes are new: of a cluster with the nodes that it has now."""
+        return with_nodes(self.installation.redis_url, self.pending.clients[0])
+
     def _become(self, owner: int) -> None:
         """Take a number, and with it lanes that the owner before it does not have."""
         self.owner = owner
@@ -142,10 +148,9 @@ class Queries:
             )
         worker.run = self.pending.open_lane(worker.lane, owner=self.owner, looked_up=True)
         self._look_for_restart()
-        url = self.installation.redis_url
         lane = Lane.of(
             settings,
-            redis_url=url,
+            redis_url=self._redis_url,
             owner=self.owner,
             lane=worker.lane,
             run=worker.run,
@@ -198,7 +203,7 @@ class Queries:
         return start_intake(
             spark,
             self.settings,
-            redis_url=self.installation.redis_url,
+            redis_url=self._redis_url,
             owner=self.owner,
             run=run,
             checkpoint=self._next_checkpoint("intake"),

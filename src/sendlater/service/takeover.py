@@ -122,7 +122,7 @@ class Takeover(Queries):
     def _new_filling(self) -> Filling:
         assert self._topics is not None
         assert self._spark is not None
-        url = self.installation.redis_url
+        url = self._redis_url
         return Filling(
             self._spark, self.settings, self.pending, self._topics, redis_url=url, owner=self.owner
         )

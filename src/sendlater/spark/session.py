@@ -18,6 +18,7 @@ from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
 from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
+from sendlater.errors import BadSettings
 from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import FIRST_COMPILER
 from sendlater.spark import python_server
@@ -37,6 +38,10 @@ STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages"
 it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its
 pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031)."""
 CLASS_PATH = "spark.driver.extraClassPath"
+CONNECT = "sc://"
+"""How an address of Spark Connect begins."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment: where spark-submit's JVM waits for the program that it has started."""
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
 BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
@@ -117,7 +122,11 @@ def class_archive(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
 
 
 def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> SparkSession:
-    """A session on the configured master; `jars` are the Kafka connector's, if Kafka is used."""
+    """A session on the configured master; `jars` are the Kafka connector's, if Kafka is used.
+
+    Raises BadSettings where the JVM would be another's: its class path and options are made here.
+    """
+    _require_own_jvm(settings)
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not settings.spark_master:
@@ -141,6 +150,19 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
         _launch(conf, settings)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _require_own_jvm(settings: Settings) -> None:
+    if SUBMITTED in os.environ:
+        raise BadSettings(
+            "the service starts its own JVM, and spark-submit has started one already: start "
+            "`sendlater serve` itself, with what spark-submit was given in spark_master and [spark]"
+        )
+    if settings.spark_master.startswith(CONNECT):
+        raise BadSettings(
+            "spark_master: expected a master (spark://host:port, k8s://..., yarn), as the service "
+            f"needs a Spark of its own, not Spark Connect; got {settings.spark_master!r}"
+        )
 
 
 def _launch(conf: SparkConf, settings: Settings) -> None:

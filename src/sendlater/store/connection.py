@@ -64,6 +64,14 @@ def server_of(client: Any, key: str) -> Any:
     return client
 
 
+def time_ms(client: Any, key: str) -> float:
+    """Milliseconds since 1970 by the clock of the server that has this key. Raises
+    StoreUnavailable."""
+    with answering():
+        seconds, micros = server_of(client, key).time()
+    return float(seconds * 1_000 + micros / 1_000)
+
+
 @contextmanager
 def answering(server: str = "") -> Iterator[None]:
     """Turns the driver's errors into StoreUnavailable; scripts do that themselves.

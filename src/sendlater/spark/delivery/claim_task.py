@@ -15,6 +15,7 @@ from sendlater.limits import (
 )
 from sendlater.model import Target
 from sendlater.spark.delivery.arrived import not_arrived
+from sendlater.spark.delivery.executor_clock import require_clock
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.spark.delivery.recurring import as_sent, occurrences
@@ -71,6 +72,8 @@ class ShardTask:
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
+        if skew_ms_max := self.lane.clock_skew_ms_max:
+            require_clock(self.shard, self.clock, skew_ms_max=skew_ms_max)
         try:
             open_with = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
             got = self.shard.claimed(self.batch) if open_with is None else open_with

@@ -62,6 +62,8 @@ class Lane:
     """Whether another owner may deliver beside this lane for a while."""
     broker_url: str = ""
     """Kafka client options as JSON; empty for the development outbox."""
+    clock_skew_ms_max: int = 0
+    """0: tasks run in the service's own host, and its clock is theirs."""
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class Lane:
             limits=rates_text(settings.limits),
             inherits=inherits,
             broker_url=json.dumps(client_options(settings)) if settings.on_kafka else "",
+            clock_skew_ms_max=settings.clock_skew_ms_max if settings.spark_master else 0,
             **{name: getattr(settings, name) for name in (*same, *more)},
         )
 
@@ -118,6 +121,7 @@ class Lane:
             limits=options.get("limits", ""),
             inherits=options.get("inherits", "false") == "true",
             broker_url=options.get("broker.url", ""),
+            clock_skew_ms_max=int(options.get("clock_skew_ms_max", 0)),
             **{name: int(options[name]) for name in numbers},
         )
 

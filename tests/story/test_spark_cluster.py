@@ -1,0 +1,111 @@
+"""One space over several processes: Spark's master and workers, Redis' masters and replicas.
+
+A worker is killed, a master of Redis is killed: the journal has everything, nothing is lost.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from handovers import Load, more
+from ledger import Ledger, Reader, create_topics
+from redis_nodes import Cluster, own_cluster
+from servers import ServiceProcess, cli, wait_until
+from spark_cluster import SparkCluster, own_spark_cluster
+
+from sendlater.store import Pending
+
+RATE, SHARDS = 100, 2
+ARRIVE_S = 180.0
+CORES = 6
+"""More than the five slots that two lanes, two shards and intake keep: one worker is enough."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with own_spark_cluster(tmp_path_factory.mktemp("spark"), cores=CORES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with own_cluster(tmp_path_factory.mktemp("redis")) as cluster:
+        yield cluster
+
+
+class Installation:
+    """A service on both, with a journal, and what was sent to it."""
+
+    def __init__(self, kafka: str, spark: SparkCluster, redis: Cluster, directory: Path) -> None:
+        create_topics(kafka, "cluster-in", cleanup_policy="compact")
+        create_topics(kafka, "cluster-out", "cluster-bad")
+        self.service = ServiceProcess(
+            directory,
+            bootstrap_servers=kafka,
+            redis=redis.url,
+            spark_master=spark.url,
+            spark=json.dumps({"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}),
+            inboxes=json.dumps([{"topic": "cluster-in", "journal": True}]),
+            rejected_topic="cluster-bad",
+            space="cluster",
+            shards=SHARDS,
+        )
+        self.ledger = Ledger(kafka, inbox="cluster-in", target="cluster-out")
+        self.reader = Reader(kafka, "cluster-out")
+
+
+@pytest.fixture(scope="module")
+def one(
+    kafka: str, spark: SparkCluster, redis: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    one = Installation(kafka, spark, redis, tmp_path_factory.mktemp("service"))
+    with one.service, one.reader:
+        one.service.start()
+        yield one
+
+
+def settled(one: Installation) -> None:
+    """Everything has arrived, nothing early."""
+    wait_until(lambda: not one.ledger.missing(one.reader), "all arrived", timeout_s=ARRIVE_S)
+    assert not [m for m in one.reader.messages if m.timestamp()[1] < int(m.value())]
+    assert not one.ledger.outdated(one.reader)
+
+
+def test_what_is_due_is_claimed_and_sent_by_executors(one: Installation) -> None:
+    with Load(one.ledger, rate=RATE):
+        more(one.reader, 500)
+    settled(one)
+    assert not one.ledger.doubled(one.reader)
+    assert cli(one.service, "stats").returncode == 0
+
+
+def test_a_worker_is_killed(one: Installation, spark: SparkCluster) -> None:
+    with Load(one.ledger, rate=RATE):
+        more(one.reader, 300)
+        spark.workers[0].kill()
+        more(one.reader, 1_000)
+        spark.add_worker()
+        more(one.reader, 300)
+    settled(one)
+    assert not one.ledger.doubled(one.reader)
+
+
+def test_a_master_of_redis_is_killed(one: Installation, redis: Cluster) -> None:
+    later_ms = round(time.time() * 1_000) + 3_600_000
+    far = [one.ledger.send(later_ms + number) for number in range(100)]
+    with Load(one.ledger, rate=RATE):
+        more(one.reader, 300)
+        redis.masters[0].kill()
+        wait_until(lambda: redis.replicas[0].is_master, "its replica has taken over")
+        more(one.reader, 1_000)
+    pending = Pending.open(redis.url, space="cluster", shards=SHARDS)
+    assert [name for name in far if pending.get(name.encode()) is None] == []
+    pending.close()
+    for name in far:
+        one.ledger.cancel(name)
+    one.ledger.flush()
+    settled(one)
+    # What was delivered in the writes that the replica missed may come again.
+    assert len(one.ledger.doubled(one.reader)) <= RATE

@@ -1,12 +1,13 @@
-"""What a worker reads of Kafka: one bad record, or an error between two, takes no other with it."""
+"""What a worker reads: one bad record, or an error between two, takes no other with it."""
 
 import pytest
 from any_bytes import produce_bytes
 from confluent_kafka import KafkaError, Producer
 from servers import wait_until
 
-from sendlater.brokers.group_reader import KafkaGroupReader
+from sendlater.brokers.group_reader import KafkaGroupReader, RedisGroupReader
 from sendlater.errors import BrokerUnavailable
+from sendlater.topics import TopicRecord, Topics
 
 BESIDE = 20
 """Good records beside each bad one."""
@@ -143,3 +144,27 @@ def test_names_of_headers_that_are_no_text_cost_no_other_event():
         reader.close()
     assert [r.headers for r in found if r.value == b"bad"] == [[]] * BAD
     assert all(r.headers == [("name", b"1")] for r in found if r.value == b"good")
+
+
+def test_what_could_not_be_acknowledged_on_redis_is_with_the_next(monkeypatch):
+    acknowledged, away = [], [BrokerUnavailable("away")]
+
+    def ack(records):
+        if away:
+            raise away.pop()
+        acknowledged.extend(record.position for record in records)
+
+    with Topics("redis://127.0.0.1:1/0") as topics:
+        reader = RedisGroupReader(topics, topic="t", group="g", timeout_s=1)
+        records = [
+            TopicRecord(topic="t", partition=0, position=n, timestamp_ms=n, key=None, value=b"")
+            for n in range(3)
+        ]
+        monkeypatch.setattr(reader._consumer, "ack", ack)
+        monkeypatch.setattr(reader._consumer, "poll", lambda *_, **__: records)
+        for record in reader.poll(3, timeout_s=0):
+            reader.done(record)
+        with pytest.raises(BrokerUnavailable):
+            reader.poll(0, timeout_s=0)
+        assert reader.poll(3, timeout_s=0) != [], "they are nobody's now, and may come again"
+    assert acknowledged == [0, 1, 2]

@@ -21,7 +21,7 @@ are repeated after a crash."""
 IDLE_MARGIN_S = 15.0
 """Added to a handler's timeout before another process may take over its event on Redis."""
 UNREAD_COUNT_MAX = 1_000
-"""Most records counted per partition on Redis, which has to read each."""
+"""Most records counted per partition on Redis, which may have to look at each."""
 METADATA_S = 2.0
 """How soon a new topic is noticed."""
 
@@ -212,7 +212,12 @@ class RedisGroupReader:
 
     def _ack(self) -> None:
         some = [self._done.popleft() for _ in range(len(self._done))]
-        if some:
+        if not some:
+            return
+        try:
             self._consumer.ack(some)
-            for record in some:
-                self._given.pop((record.partition, record.position), None)
+        except BaseException:
+            self._done.extend(some)  # acknowledged with the next ones: that is safe to repeat
+            raise
+        for record in some:
+            self._given.pop((record.partition, record.position), None)

@@ -129,3 +129,14 @@ def test_records_are_shown_and_dead_ones_sent_again(sendlater, redis_url, space)
     assert "no-time" in "\n".join(sendlater("rejected", "list"))
     tailed = [json.loads(x) for x in sendlater("tail", "remind", "--from-start", "--count", "2")]
     assert [line["value"] for line in tailed] == ["1", "0"]
+
+
+def test_a_letter_that_cannot_be_sent_hides_no_other(sendlater, redis_url, space):
+    with Topics(redis_url, space=space) as topics:
+        topics.create("dead-letters", 1)
+        for target in (b"one", b"no topic!", b"two"):
+            headers = [("event-type", target), ("event-error", b"ValueError: not today")]
+            topics.produce(Record(topic="dead-letters", value=target, headers=headers))
+        sent = [line.split()[1] for line in sendlater("dead", "redrive", "--all", code=4)]
+        assert sent == ["one", "two"]
+        assert [topics.partitions(name) > 0 for name in ("one", "two")] == [True, True]

@@ -13,6 +13,7 @@ from servers import wait_until
 
 from sendlater.model import Record
 from sendlater.topics import Consumer, TopicRecord, Topics
+from sendlater.topics.layout import entry_id_of
 
 PRODUCERS = 4
 RECORDS_EACH = 500
@@ -211,7 +212,10 @@ def test_topics_work_on_a_cluster(cluster_url, space):
             assert {r.value for r in found} == {b"%d" % n for n in range(100)}
             assert all(r.headers == headers for r in found)
             consumer.seek_to_start()
+            assert consumer.unread(count_max=1_000) == 100
             assert len(drain(consumer, count=100)) == 100
+            consumer.seek(found[0].timestamp_ms)
+            assert consumer.unread(count_max=10) == 40
         assert len(all_of(topics, "t")) == 100
         assert topics.wait({("t", p): 0 for p in range(4)}, block_ms=100)
 
@@ -237,3 +241,43 @@ def test_what_is_left_is_found_wherever_it_is_however_little_is_asked_for(topics
         with Consumer(topics, "g", subscribe=["t"], idle_ms=600_000) as second:
             found = [second.poll(1, timeout_ms=10_000)[0].value for _ in range(8)]
     assert sorted(found) == [b"%d" % n for n in range(8)]
+
+
+def without_one(topics, cli, space, partition):
+    """Delete one record from the middle of a partition: Redis no longer knows how many follow."""
+    some = topics.read("t", partition, after_position=0, count_max=10)
+    cli.xdel(f"{space}:topic:{{t/{partition}}}", entry_id_of(some[-1].position))
+
+
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_unread_records_are_counted_where_they_are(topics, cli, space, deleted):
+    topics.create("t", 2)
+    large = [Record(topic="t", value=b"v" * 10_000, partition=n % 2) for n in range(100)]
+    topics.produce_many(large)
+    if deleted:
+        for partition in range(2):
+            without_one(topics, cli, space, partition)
+    there = 100 - 2 * deleted
+    with (
+        Consumer(topics, "g", subscribe=["t"]) as consumer,
+        Consumer(topics, "other", subscribe=["t"]) as other,
+    ):
+        assert len(drain(other, count=there)) == there
+        assert consumer.poll(2, timeout_ms=0)
+        before = cli.info("stats")["total_net_output_bytes"]
+        assert consumer.unread(count_max=1_000) == there - 2
+        assert cli.info("stats")["total_net_output_bytes"] - before < 100_000
+        assert consumer.unread(count_max=15) == 30
+        assert consumer.unread(count_max=1) == 2
+        assert other.unread(count_max=1_000) == 0
+        cli.xtrim(f"{space}:topic:{{t/0}}", maxlen=5, approximate=False)
+        assert consumer.unread(count_max=1_000) == 5 + there // 2 - 1
+
+
+def test_very_large_records_are_not_all_looked_at(topics, cli, space):
+    topics.create("t", 1)
+    topics.produce_many(Record(topic="t", value=b"v" * 900_000) for _ in range(40))
+    without_one(topics, cli, space, 0)
+    with Consumer(topics, "g", subscribe=["t"]) as consumer:
+        assert consumer.poll(1, timeout_ms=0)
+        assert consumer.unread(count_max=1_000) == 10

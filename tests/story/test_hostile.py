@@ -1,13 +1,10 @@
 """One bad message hurts nobody: hostile records among good ones, through one running service."""
 
-import ctypes
-import glob
-import os
 import time
 from dataclasses import dataclass
 
-import confluent_kafka
 import pytest
+from any_bytes import produce_bytes
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -232,7 +229,8 @@ def send(here, hostile):
         hostile.place = f"{message.topic()}/{message.partition()}/{message.offset()}"
 
     if hostile.by_librdkafka:
-        produce_by_librdkafka(here.kafka, hostile)
+        parts = {"key": hostile.key, "value": hostile.value, "headers": hostile.headers}
+        produce_bytes(here.kafka, hostile.inbox, **parts)
         partition, offset, _ = here.place(hostile.inbox, hostile.value)
         hostile.place = f"{hostile.inbox}/{partition}/{offset}"
         return
@@ -245,27 +243,6 @@ def send(here, hostile):
         on_delivery=written,
     )
     here.producer.poll(0)
-
-
-def produce_by_librdkafka(bootstrap_servers, hostile):
-    """As C programs do, whose header names are any bytes; Python's client wants them to be text."""
-    (path,) = glob.glob(os.path.dirname(confluent_kafka.__file__) + ".libs/librdkafka*")
-    lib, number, size = ctypes.CDLL(path), ctypes.c_int, ctypes.c_ssize_t
-    for function in (lib.rd_kafka_conf_new, lib.rd_kafka_new, lib.rd_kafka_headers_new):
-        function.restype = ctypes.c_void_p
-    conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
-    lib.rd_kafka_conf_set(conf, b"bootstrap.servers", bootstrap_servers.encode(), None, size(0))
-    producer = ctypes.c_void_p(lib.rd_kafka_new(0, conf, None, size(0)))
-    headers = ctypes.c_void_p(lib.rd_kafka_headers_new(size(len(hostile.headers))))
-    for name, value in hostile.headers:
-        name = name.encode() if isinstance(name, str) else name
-        lib.rd_kafka_header_add(headers, name, size(len(name)), value, size(len(value)))
-    topic, value, key, copy, with_headers, end = (number(n) for n in (1, 4, 5, 7, 10, 0))
-    arguments = [topic, hostile.inbox.encode(), value, hostile.value, size(len(hostile.value))]
-    arguments += [key, hostile.key, size(len(hostile.key)), copy, number(2), with_headers, headers]
-    assert lib.rd_kafka_producev(producer, *arguments, end) == 0
-    assert lib.rd_kafka_flush(producer, 30_000) == 0
-    lib.rd_kafka_destroy(producer)
 
 
 def rejections(here):

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -14,8 +15,10 @@ from sendlater.cli import main
 from sendlater.cli.connection import FAILED, NO_CONNECTION, OK, USAGE
 from sendlater.cli.output import id_of, text_of
 from sendlater.cli.send_request import SendRequest, read_lines
-from sendlater.errors import BadRequest
+from sendlater.cli.topics import _send_again
+from sendlater.errors import BadRequest, BrokerUnavailable
 from sendlater.local.process import free_ports
+from sendlater.model import Record
 from sendlater.operations.arguments import to_id
 
 LONG = 2_000_000
@@ -248,3 +251,27 @@ def test_headers_of_a_line_keep_order_duplicates_and_nulls(given, headers):
     request = SendRequest.parse(line.encode())
 
     assert request.record().headers == headers
+
+
+class RefusingBroker:
+    """Takes what is called good; refuses others at once, in a report, or not at all."""
+
+    def send(self, record, *, on_done):
+        if record.value == b"refused":
+            raise BadRequest("too large")
+        if record.value != b"lost":
+            on_done(None if record.value == b"good" else BrokerUnavailable("no leader"), 0, 7)
+
+    def flush(self):
+        raise BrokerUnavailable("1 records not acknowledged")
+
+
+def test_each_letter_that_could_not_be_sent_again_is_told_for_itself():
+    scheduler = SimpleNamespace(remote=None, broker=RefusingBroker())
+    values = (b"refused", b"good", b"reported", b"lost", b"good")
+    events = {f"0/{n}": Record(topic="t", value=value) for n, value in enumerate(values)}
+    assert _send_again(scheduler, "dead", events) == {
+        "0/0": "too large",
+        "0/2": "no leader",
+        "0/3": "not acknowledged",
+    }

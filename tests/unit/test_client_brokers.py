@@ -57,13 +57,3 @@ def test_a_queue_that_is_full_by_bytes_has_no_room():
         broker.flush()
         assert len(told) == 6
         assert broker.has_room(), "what is told is no longer held"
-
-
-def test_a_record_whose_headers_cannot_be_told_is_read_all_the_same():
-    """Header names that are no UTF-8: confluent-kafka raises, and the reader of the topic ended."""
-
-    class Foreign:
-        def headers(self):
-            raise SystemError("returned a result with an exception set")
-
-    assert brokers.headers_of(Foreign()) == []

@@ -1,6 +1,7 @@
 """What becomes of an event that cannot be retried: nothing is tried for ever, nothing is hidden."""
 
 import asyncio
+import threading
 
 import pytest
 from servers import until
@@ -63,13 +64,14 @@ def event(value=b"1", headers=(), position=1):
     return Arrived("type", 0, position, 1_900_000_000_000, b"k", value, list(headers))
 
 
-def handled(installation, *records, function=None):
-    """The reader and the tally after these records were handled; by default each fails."""
+def handled(installation, *records, function=None, reader=None, codec=None, timeout_s=5, then=None):
+    """The reader and the tally after these records were handled; by default each fails. `then` is
+    called when all are settled."""
 
     async def fail(event):
         raise ValueError("not today")
 
-    reader = Reader(*records)
+    reader = reader or Reader(*records)
 
     async def story():
         worker = EventWorker(
@@ -77,15 +79,17 @@ def handled(installation, *records, function=None):
             function or fail,
             reader=reader,
             forward=installation.forward,
-            codec=JsonCodec(),
+            codec=codec or JsonCodec(),
             parallelism=1,
             retry=Backoff(min_s=1, retries=1),
-            timeout_s=5,
+            timeout_s=timeout_s,
             dead_topic="dead",
             now_ms=lambda: 1_900_000_000_000,
         )
         worker.start()
         await until(lambda: len(reader.settled) == len(records), "all are settled", timeout_s=10)
+        if then is not None:
+            then()
         await worker.stop(drain_s=1)
         return worker.tally
 
@@ -161,3 +165,113 @@ def test_an_installation_that_is_away_is_asked_again(monkeypatch):
     installation = Installation(away=3)
     _, tally = handled(installation, event())
     assert (tally.retried, tally.error, len(installation.sent)) == (1, "", 1)
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, gevent's Timeout."""
+
+
+class Untold(Exception):
+    """Its text cannot be told."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Half(Exception):
+    """Its text is no UTF-8."""
+
+    def __str__(self):
+        return "\ud800"
+
+
+FAILURES = [StopIteration(5), SystemExit(1), Panic("no"), Untold(), Half()]
+
+
+class Bare:
+    """A codec that raises."""
+
+    def __init__(self, failure):
+        self.failure = failure
+
+    def encode(self, event):
+        raise NotImplementedError
+
+    def decode(self, data, hint):
+        if data == b"bad":
+            raise self.failure
+        return data
+
+
+class InThread(Bare):
+    """A codec that raises in a thread."""
+
+    def encode(self, event, *, topic, headers):
+        raise NotImplementedError
+
+    def decode(self, data, hint, *, topic, headers):
+        return super().decode(data, hint)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda one: type(one).__name__)
+def test_whatever_a_handler_raises_is_a_failed_attempt(kind, failure):
+    def plain(event):
+        if event == 1:
+            raise failure
+
+    async def not_plain(event):
+        plain(event)
+
+    installation, function = Installation(), plain if kind == "plain" else not_plain
+    reader, tally = handled(installation, event(), event(b"2", position=2), function=function)
+    assert (tally.retried, tally.succeeded, tally.in_flight) == (1, 1, 0)
+    assert [record.position for record in reader.settled] == [1, 2]
+
+
+@pytest.mark.parametrize("codec", [Bare, InThread])
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda one: type(one).__name__)
+def test_whatever_a_codec_raises_stops_nobody(codec, failure):
+    seen = []
+
+    async def note(event):
+        seen.append(event)
+
+    records = [event(b"bad"), event(b"good", position=2)]
+    _, tally = handled(Installation(), *records, function=note, codec=codec(failure))
+    is_answer = isinstance(failure, Exception)
+    assert (tally.dead, tally.retried, seen) == (is_answer, not is_answer, [b"good"])
+
+
+def test_an_event_whose_function_hangs_is_done_when_it_is_scheduled_again():
+    """Else commits stop, and with them reading, for as long as its thread hangs."""
+    freed, seen = threading.Event(), []
+
+    def hang(event):
+        seen.append(event)
+        freed.wait(20)
+
+    installation = Installation()
+    reader = Reader(event())
+    _, tally = handled(
+        installation, event(), function=hang, reader=reader, timeout_s=0.05, then=freed.set
+    )
+    assert (tally.retried, seen, len(installation.sent)) == (1, [1], 1)
+
+
+def test_what_is_read_is_handled_though_the_rest_cannot_be_counted():
+    class Uncounted(Reader):
+        def unread(self):
+            raise StoreUnavailable("away")
+
+    async def fine(event):
+        pass
+
+    _, tally = handled(Installation(), event(), function=fine, reader=Uncounted(event()))
+    assert (tally.succeeded, tally.error) == (1, "")
+
+
+def test_an_id_that_is_no_text_hurts_no_log(logs):
+    handled(Installation(), event(headers=[("event-id", b"\xff")]))
+    told = [line for line in logs if line["event"] == "event failed"]
+    assert [line["id"].encode() for line in told] == [b"\\udcff"]

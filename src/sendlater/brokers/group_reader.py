@@ -21,7 +21,7 @@ are repeated after a crash."""
 IDLE_MARGIN_S = 15.0
 """Added to a handler's timeout before another process may take over its event on Redis."""
 UNREAD_COUNT_MAX = 1_000
-"""Most records counted per partition on Redis, which has to read each."""
+"""Most records counted per partition on Redis, which may have to look at each."""
 METADATA_S = 2.0
 """How soon a new topic is noticed."""
 
@@ -66,29 +66,52 @@ class KafkaGroupReader:
         self._open: dict[int, dict[int, bool]] = {}
         """Per partition the records returned and not committed, in order; True once done."""
         self._paused = False
+        self._failure: Exception | None = None
+        """Why something could not be read, until it is raised."""
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._revoked)
 
     def poll(self, count_max: int, *, timeout_s: float) -> list[Arrived]:
         """See GroupReader. It also keeps us in the group: call it regularly, if need be with 0."""
         self._commit()
+        self._raise_failure()
         ahead = max((len(some) for some in self._open.values()), default=0)
         if ahead >= AHEAD_COUNT_MAX:
             count_max = 0
         self._pause(count_max == 0)
-        found = []
+        found: list[Arrived] = []
         # `consume` waits for the full number: wait for one record, then take what is there.
         first = self._consumer.poll(timeout_s)
-        rest = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
-        for message in [first, *rest] if first else []:
-            error = message.error()
-            if error is None:
-                record = arrived(message)
-                self._open.setdefault(record.partition, {})[record.position] = False
-                self._next[record.partition] = record.position + 1
-                found.append(record)
-            elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART and not error.retriable():
-                raise BrokerUnavailable(f"topic {self._topic!r}: {error}")
+        if first is not None:
+            self._take([first], found)
+        if first is not None and count_max > 1:
+            try:
+                self._take(self._consumer.consume(count_max - 1, 0), found)
+            except Exception as error:
+                self._failure = self._failure or error
+        if not found:
+            self._raise_failure()
         return found
+
+    def _take(self, messages: list[Any], found: list[Arrived]) -> None:
+        """Append to `found` what can be read. What cannot is told when all that can is returned:
+        once consumed, a record does not come again before a restart."""
+        for message in messages:
+            try:
+                told = message.error()
+                if told is None:
+                    record = arrived(message)
+                    self._open.setdefault(record.partition, {})[record.position] = False
+                    self._next[record.partition] = record.position + 1
+                    found.append(record)
+                elif told.code() != KafkaError.UNKNOWN_TOPIC_OR_PART and not told.retriable():
+                    raise BrokerUnavailable(f"topic {self._topic!r}: {told}")
+            except Exception as error:
+                self._failure = self._failure or error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def unread(self) -> int:
         """See GroupReader. Counts this member's partitions only, as of the last reads."""
@@ -189,7 +212,12 @@ class RedisGroupReader:
 
     def _ack(self) -> None:
         some = [self._done.popleft() for _ in range(len(self._done))]
-        if some:
+        if not some:
+            return
+        try:
             self._consumer.ack(some)
-            for record in some:
-                self._given.pop((record.partition, record.position), None)
+        except BaseException:
+            self._done.extend(some)  # acknowledged with the next ones: that is safe to repeat
+            raise
+        for record in some:
+            self._given.pop((record.partition, record.position), None)

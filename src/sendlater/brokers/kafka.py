@@ -25,9 +25,10 @@ from sendlater.brokers.broker import (
 )
 from sendlater.brokers.client_options import ASKING, isolation
 from sendlater.brokers.lasting_client import LastingClient
+from sendlater.brokers.message_headers import headers_of
 from sendlater.errors import BadRequest, BrokerUnavailable, SendlaterError
 from sendlater.limits import REPORTER
-from sendlater.model import Headers, Record
+from sendlater.model import Record
 
 QUEUE_RECORDS_MAX = 200_000
 """Records a producer holds before `send` waits; limits its memory."""
@@ -289,7 +290,7 @@ def _why(error: KafkaError) -> SendlaterError:
 
 
 def arrived(message: Any) -> Arrived:
-    """The Arrived of confluent-kafka's Message."""
+    """The Arrived of confluent-kafka's Message; without headers if those cannot be read."""
     return Arrived(
         message.topic(),
         message.partition(),
@@ -297,17 +298,8 @@ def arrived(message: Any) -> Arrived:
         message.timestamp()[1],
         message.key(),
         message.value(),
-        headers_of(message),
+        headers_of(message, unreadable=[]) or [],
     )
-
-
-def headers_of(message: Any) -> Headers:
-    """The headers of confluent-kafka's Message. Empty if a name is not UTF-8, which that client
-    cannot decode: one such record must not stop the reader."""
-    try:
-        return message.headers() or []
-    except (SystemError, UnicodeDecodeError):
-        return []
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[int]:

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import methodcaller
 from typing import Any, Protocol
 
 from sendlater.brokers.client_options import ASKING
+from sendlater.brokers.message_headers import headers_of
 from sendlater.dialects import names
 from sendlater.errors import BrokerUnavailable
 
@@ -14,9 +14,6 @@ UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
     (names.UNREADABLE, names.UNREADABLE_BECAUSE.encode())
 ]
 """Instead of headers that confluent-kafka cannot decode: such a record is rejected."""
-_CHECKED = methodcaller("headers")
-"""Not `message.headers()`: for names that are not UTF-8 it answers and leaves an error behind, and
-Python's compiled fast path does not look for that."""
 REQUEST_S = 10.0
 """Longest wait for an answer about partitions."""
 READ_COUNT_MAX = 10_000
@@ -212,17 +209,8 @@ def _read(messages: list[Any]) -> Read | None:
     read.partitions = [m.partition() for m in got]
     read.positions = [m.offset() for m in got]
     read.timestamps_ms = [m.timestamp()[1] for m in got]
-    read.headers = [_headers(m) for m in got]
+    read.headers = [headers_of(m, unreadable=UNREADABLE_HEADERS) for m in got]
     return read if read.ends else None
-
-
-def _headers(message: Any) -> list[tuple[str, bytes | None]] | None:
-    # After an error the client's list has holes: asked once more, it would crash this process.
-    try:
-        headers: list[tuple[str, bytes | None]] | None = _CHECKED(message)
-    except (SystemError, UnicodeDecodeError):
-        return UNREADABLE_HEADERS
-    return headers
 
 
 class RedisPartitions:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sendlater.brokers.broker import POLL_S, Acknowledged, Arrived, Failed
 from sendlater.config import Settings
-from sendlater.errors import SendlaterError
 from sendlater.model import Record
 from sendlater.topics import Topics
+from sendlater.topics.layout import check_names
 
 
 class RedisBroker:
@@ -20,13 +20,19 @@ class RedisBroker:
         self._topics = topics
         self._gathered: list[tuple[Record, int, Acknowledged | None]] = []
         self._lock = threading.Lock()
+        """For the list, briefly."""
+        self._writing = threading.RLock()
+        """Held while a list is written and told: `flush` waits for what another thread writes. What
+        is told may send again, and so write."""
 
     def send(
         self, record: Record, *, on_done: Acknowledged | None = None, on_error: Failed | None = None
     ) -> None:
-        """See Broker. Chooses the partition here, so that a bad partition fails one record only."""
+        """See Broker. Chooses the partition here, and looks at the names of headers, so that a bad
+        one fails one record only."""
         if on_done is None and on_error is not None:
             on_done = _only_errors(on_error)
+        check_names(record.headers)
         partition = self._topics.partition_of(record)
         record = replace(record, partition=partition)
         with self._lock:
@@ -45,19 +51,25 @@ class RedisBroker:
         return self.waiting < self.GATHER_COUNT_MAX - 1
 
     def flush(self) -> None:
-        """See Broker."""
-        with self._lock:
-            gathered, self._gathered = self._gathered, []
-        try:
-            positions = self._topics.produce_many(record for record, _, _ in gathered)
-        except SendlaterError as error:
-            for _, partition, on_done in gathered:
-                if on_done is not None:
-                    on_done(error, partition, 0)
-            raise
-        for (_, partition, on_done), position in zip(gathered, positions, strict=True):
-            if on_done is not None:
-                on_done(None, partition, position)
+        """See Broker. Raises what an `on_done` has raised when all are told."""
+        with self._writing:
+            with self._lock:
+                gathered, self._gathered = self._gathered, []
+            positions: list[int] = [0] * len(gathered)
+            failures: list[Exception] = []
+            try:
+                positions = self._topics.produce_many(record for record, _, _ in gathered)
+            except Exception as error:
+                failures.append(error)
+            failure = failures[0] if failures else None
+            for (_, partition, on_done), position in zip(gathered, positions, strict=True):
+                try:
+                    if on_done is not None:
+                        on_done(failure, partition, position)
+                except Exception as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
 
     def create(self, topic: str, *, partitions: int) -> None:
         """See Broker."""

@@ -3,6 +3,8 @@
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from cyclopts import App
@@ -23,7 +25,7 @@ from sendlater.cli.connection import (
     out,
 )
 from sendlater.cli.output import text_of, time_of
-from sendlater.errors import BadRequest
+from sendlater.errors import BadRequest, SendlaterError
 
 dead_app = App(name="dead", help="Events that their handler has given up on.")
 rejected_app = App(name="rejected", help="Records that could not be scheduled.")
@@ -179,10 +181,22 @@ def _send_again(scheduler: Any, topic: str, events: dict[str, Any]) -> dict[str,
     if scheduler.remote is not None:
         skipped: dict[str, str] = scheduler.remote.redrive(topic, list(events))
         return skipped
-    for event in events.values():
-        scheduler.broker.send(event)
-    scheduler.broker.flush()
-    return {}
+    skipped = dict.fromkeys(events, "not acknowledged")
+
+    def answered(place: str, error: Exception | None, *_: int) -> None:
+        if error is None:
+            skipped.pop(place, None)
+        else:
+            skipped[place] = str(error)
+
+    for place, event in events.items():
+        try:
+            scheduler.broker.send(event, on_done=partial(answered, place))
+        except SendlaterError as error:  # of this one, or of those it has written with it
+            answered(place, error)
+    with suppress(SendlaterError):  # each is told for itself
+        scheduler.broker.flush()
+    return skipped
 
 
 def _show(records: list[Any], columns: Mapping[str, tuple[str, ...]], json_: bool) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeGuard, cast, get_type_hints
 
 import msgspec
 
+from sendlater.client.failures import called
 from sendlater.errors import Unavailable
 from sendlater.model import Headers
 
@@ -81,7 +82,7 @@ def sees_records(codec: Codec | RecordCodec) -> TypeGuard[RecordCodec]:
 async def encoded(codec: Codec | RecordCodec, event: Any, *, topic: str, headers: Headers) -> bytes:
     """The payload of an event; its headers may become more."""
     if sees_records(codec):
-        return await asyncio.to_thread(codec.encode, event, topic=topic, headers=headers)
+        return await asyncio.to_thread(called, codec.encode, event, topic=topic, headers=headers)
     return cast("Codec", codec).encode(event)
 
 
@@ -90,7 +91,9 @@ async def decoded(
 ) -> Any:
     """The event of a payload."""
     if sees_records(codec):
-        return await asyncio.to_thread(codec.decode, data, hint, topic=topic, headers=headers)
+        return await asyncio.to_thread(
+            called, codec.decode, data, hint, topic=topic, headers=headers
+        )
     return cast("Codec", codec).decode(data, hint)
 
 

@@ -19,6 +19,7 @@ from sendlater.client.dead_letters import dead_letter
 from sendlater.client.etf1_records import header, retried
 from sendlater.client.event_codec import Codec, RecordCodec, decoded, shape_of
 from sendlater.client.events import Context, context_of, retry_id
+from sendlater.client.failures import Failed, called, ends_us, text_of, told
 from sendlater.client.quiet_log import log
 from sendlater.client.retries import expiry_of, failed_first
 from sendlater.client.tracing import handling
@@ -155,7 +156,11 @@ class EventWorker:
         found = self.reader.poll(count_max, timeout_s=POLL_S if count_max else 0.0)
         self._unread = max(0, self._unread - len(found))
         if time.monotonic() - self._counted_s > UNREAD_S:
-            self._unread, self._counted_s = self.reader.unread(), time.monotonic()
+            self._counted_s = time.monotonic()
+            try:
+                self._unread = self.reader.unread()
+            except Exception as error:  # what was read must not be lost for a number
+                log().warning("cannot count events", type=self.type, cause=text_of(error))
         return found
 
     # --- handling -------------------------------------------------------------------------------
@@ -167,16 +172,25 @@ class EventWorker:
             if self._stopping.is_set():
                 return
             self.tally.in_flight += 1
+            threads: set[asyncio.Future[Any]] = set()
             try:
-                if await self._handle(record):
-                    self.reader.done(record)
-            except Exception as error:  # our own fault, not the handler's; the worker goes on
-                self.tally.error = f"cannot handle: {_told(error)}"
-                log().exception("cannot settle an event, it is not committed", type=self.type)
+                await self._settle(record, threads)
+                if left := [thread for thread in threads if not thread.done()]:
+                    # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
+                    await asyncio.wait(left)
             finally:
                 self.tally.in_flight -= 1
 
-    async def _handle(self, record: Arrived) -> bool:
+    async def _settle(self, record: Arrived, threads: set["asyncio.Future[Any]"]) -> None:
+        """Handle an event and, if it is settled, have it committed; `threads`: see _call."""
+        try:
+            if await self._handle(record, threads):
+                self.reader.done(record)
+        except Exception as error:  # our own fault, not the handler's; the worker goes on
+            self.tally.error = f"cannot handle: {told(error)}"
+            log().exception("cannot settle an event, it is not committed", type=self.type)
+
+    async def _handle(self, record: Arrived, threads: set["asyncio.Future[Any]"]) -> bool:
         """Whether the event is settled (succeeded, re-scheduled or dead) and can be committed."""
         context = context_of(self.type, record)
         try:
@@ -188,33 +202,35 @@ class EventWorker:
                 headers=list(record.headers),
             )
         except Unavailable as error:
-            return await self._fail(record, context, _told(error))
+            return await self._fail(record, context, told(error))
         except Exception as error:
-            return await self._bury(record, f"cannot be decoded: {error}")
+            return await self._bury(record, f"cannot be decoded: {text_of(error)}")
+        except BaseException as error:  # no answer about the event
+            if ends_us(error):
+                raise
+            return await self._fail(record, context, told(error))
         began = time.monotonic()
         with handling(context, now_ms=self.now_ms()) as failed:
-            failure, overdue = await self._call(event, context, began)
-            failed("" if failure is None else _told(failure))
+            failure = await self._call(event, context, began, threads)
+            failed("" if failure is None else told(failure))
         self.tally.seconds += time.monotonic() - began
         if failure is None:
             self.tally.succeeded += 1
             return True
         if isinstance(failure, Dead):
-            settled = await self._bury(record, str(failure) or _told(failure))
-        else:
-            after_ms = failure.after_ms if isinstance(failure, Retry) else None
-            settled = await self._fail(record, context, _told(failure), after_ms=after_ms)
-        if overdue is not None and not overdue.done():
-            # A thread cannot be interrupted: wait, so that no more than `parallelism` run.
-            await asyncio.wait({overdue})
-        return settled
+            return await self._bury(record, text_of(failure) or told(failure))
+        after_ms = failure.after_ms if isinstance(failure, Retry) else None
+        return await self._fail(record, context, told(failure), after_ms=after_ms)
 
     async def _call(
-        self, event: Any, context: Context, began: float
-    ) -> tuple[BaseException | None, "asyncio.Future[Any] | None"]:
-        """Why the handler failed, None where it has not; and its thread, which may still run."""
-        overdue: asyncio.Future[Any] | None = None
-        failure: BaseException | None = None
+        self,
+        event: Any,
+        context: Context,
+        began: float,
+        threads: set["asyncio.Future[Any]"],
+    ) -> BaseException | None:
+        """Why the handler failed, None where it has not. Its thread, which may still run, is added
+        to `threads`."""
         try:
             arguments = (event, context) if self.wants_context else (event,)
             async with asyncio.timeout(self.timeout_s):
@@ -222,24 +238,21 @@ class EventWorker:
                     answer = await self.function(*arguments)
                 else:
                     loop = asyncio.get_running_loop()
-                    call = partial(contextvars.copy_context().run, self.function, *arguments)
-                    overdue = loop.run_in_executor(self._threads, call)
-                    answer = await asyncio.shield(overdue)
+                    run = contextvars.copy_context().run
+                    call = partial(run, called, self.function, *arguments)
+                    thread = loop.run_in_executor(self._threads, call)
+                    threads.add(thread)
+                    answer = await asyncio.shield(thread)
                     if inspect.isawaitable(answer):  # a plain wrapper around an async function
                         answer = await answer
-            if answer is False:
-                failure = _Failed("the handler returned False")
         except TimeoutError as error:
             spent = time.monotonic() - began >= self.timeout_s
-            failure = _Failed(f"not finished within {self.timeout_s:g} s") if spent else error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            return Failed(f"not finished within {self.timeout_s:g} s") if spent else error
+        except BaseException as error:
+            if ends_us(error):
                 raise
-            failure = error  # something the handler awaited was cancelled, not this worker
-        except Exception as error:
-            failure = error
-        return failure, overdue
+            return error
+        return Failed("the handler returned False") if answer is False else None
 
     async def _fail(
         self, record: Arrived, context: Context, failure: str, *, after_ms: int | None = None
@@ -257,7 +270,11 @@ class EventWorker:
         if header(again.headers, RETRY_OF) is None:
             again.headers.append((RETRY_OF, failed_first(record)))
         log().info(
-            "event failed", type=self.type, id=context.id, attempt=context.attempt, cause=failure
+            "event failed",
+            type=self.type,
+            id=text_of(context.id),
+            attempt=context.attempt,
+            cause=failure,
         )
         schedule = Schedule(
             id=retry_id(self.type, context.id),
@@ -288,7 +305,8 @@ class EventWorker:
                 continue
             if settled:
                 self.tally.dead += 1
-                log().warning("event is dead", type=self.type, id=context.id, cause=failure)
+                id = text_of(context.id)
+                log().warning("event is dead", type=self.type, id=id, cause=failure)
             return settled
         self.tally.skipped += 1
         place = f"{record.topic}/{record.partition}/{record.position}"
@@ -314,14 +332,6 @@ class EventWorker:
                 if self.tally.error.startswith("cannot re-schedule"):
                     self.tally.error = ""
                 return True
-
-
-class _Failed(Exception):
-    """A handler failed without an exception of its own."""
-
-
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:

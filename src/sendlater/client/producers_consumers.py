@@ -213,13 +213,13 @@ class TopicsConsumer:
         """Commit all returned records, or those of a message's partition up to that message."""
         assert self._consumer is not None, "subscribe comes first"
         if message is None:
-            done = [record for some in self._given.values() for record in some]
+            self._consumer.ack(record for some in self._given.values() for record in some)
             self._given.clear()
-        else:
-            some = self._given[message.topic(), message.partition()]
-            done = [record for record in some if record.position <= message.offset()]
-            self._given[message.topic(), message.partition()] = some[len(done) :]
-        self._consumer.ack(done)
+            return
+        place, end = (message.topic(), message.partition()), message.offset()
+        # Not in order: what another member left comes after what is newer.
+        self._consumer.ack(record for record in self._given[place] if record.position <= end)
+        self._given[place] = [record for record in self._given[place] if record.position > end]
 
     def seek_to_start(self) -> None:
         """Move the whole group back to the first record still kept."""

@@ -61,6 +61,15 @@ def check_topic(topic: str) -> str:
     return topic
 
 
+def check_names(headers: Headers) -> None:
+    """Raises BadRequest for a header whose name cannot be written."""
+    for name, _ in headers:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"header name: expected text in UTF-8, got {name!r}") from error
+
+
 def encode_topic(partitions: int, *, created_ms: int) -> str:
     """A topic's value in the hash of topics."""
     return json.dumps({"partitions": partitions, "created_ms": created_ms})

@@ -1,6 +1,7 @@
 """Metrics say what the store holds, and say so when it does not answer."""
 
 import re
+import threading
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -10,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sendlater.clock import FixedClock
 from sendlater.errors import BadSettings, StoreUnavailable
 from sendlater.limits import OVERDUE_AFTER_MS
-from sendlater.model import Record, Schedule
+from sendlater.model import Reason, Record, Schedule
 from sendlater.redis_client import address_of
+from sendlater.service import metrics
 from sendlater.service.metrics import MetricsServer, StoreMetrics
 from sendlater.spark.delivery.lateness import LatenessReport
 from sendlater.store import Admin, Move, Pending
@@ -88,6 +90,30 @@ def test_every_number_is_of_the_store(pending):
     assert got[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
     server = address_of(pending.clients[0])
     assert got[("sendlater_redis_memory_bytes", ("server", server))] > 0
+
+
+def test_a_broker_that_is_away_costs_the_lag_only(pending, monkeypatch):
+    monkeypatch.setattr(metrics, "LAG_S_MAX", 0.01)
+    there = threading.Event()
+
+    def lag():
+        there.wait(60)
+        return {"in": 7}
+
+    collector = StoreMetrics(pending, lag=lag)
+    for _ in range(2):
+        got = scrape(collector)
+        assert got[("sendlater_up",)] == 1
+        assert ("sendlater_intake_lag_records", ("inbox", "in")) not in got
+    there.set()
+    monkeypatch.setattr(metrics, "LAG_S_MAX", 60)
+    assert scrape(collector)[("sendlater_intake_lag_records", ("inbox", "in"))] == 7
+
+
+def test_every_reason_has_a_number_before_the_first_rejected_record(pending):
+    got = scrape(StoreMetrics(pending, lag=dict))
+    told = {key[1][1]: value for key, value in got.items() if "rejected" in key[0]}
+    assert told == dict.fromkeys(Reason, 0)
 
 
 def test_the_reference_names_each_metric_and_no_other(pending):

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
+from redis_nodes import own_cluster
 from servers import own_redis
 from tag_index import index_meant, index_of
 
@@ -12,7 +13,7 @@ from sendlater.cli import app
 from sendlater.cli.connection import OK
 from sendlater.errors import BadSettings, Fenced, StoreUnavailable, Unavailable
 from sendlater.model import PAUSED_MS, Origin, Record, Schedule, Target
-from sendlater.store import Admin, Batch, Delivery, Move, Pending, connection
+from sendlater.store import Admin, Batch, Delivery, Move, Pending, connection, reshard
 from sendlater.store.audit import AuditTrail, Entry, Undo
 from sendlater.store.codec import LIMITED_MS, pack
 from sendlater.store.conditional import put_if
@@ -280,6 +281,40 @@ def test_killed_after_any_write_and_run_again_it_ends_the_same(urls, space):
             for between in range(kills - STRIDE + 1, kills):
                 stages[between] = stage_after(between, urls, f"{space}-{between}")
     assert {*stages.values()} == {"copy", "retire", "install", "done", "ended"}
+
+
+def test_a_command_that_slept_while_another_ended_the_change_touches_nothing(urls, space):
+    a = connect(urls[0])
+    pending = Pending(a, space=space, shards=2)
+    populate(pending, count=14)
+    before = everything(pending)
+
+    class Sleeps(Reshard):
+        def _await_disk(self) -> None:
+            if self.plan.stage == "copy":  # complete; the next step would be to remove the old ones
+                Reshard(a, a, space=space, shards=3).run()
+
+    slow = Sleeps(a, a, space=space, shards=3)
+    with pytest.raises(Unavailable, match="another command has gone on"):
+        slow.run()
+    with pytest.raises(Unavailable, match="another command has gone on"):
+        slow.leave()
+    with pytest.raises(Unavailable, match="another command has gone on"):
+        slow._remove(a[0], copy=False)
+
+    after = Pending(a, space=space, shards=3)
+    after.require_layout()
+    assert everything(after) == before
+
+
+def test_before_a_cluster_forgets_the_old_its_disks_have_the_copy(tmp_path, space, monkeypatch):
+    waited = []
+    monkeypatch.setattr(reshard, "await_disk", lambda clients: waited.append(len(clients)))
+    with own_cluster(tmp_path) as cluster:
+        clients = connect(cluster.url)
+        populate(Pending(clients, space=space, shards=2), count=3)
+        Reshard(clients, clients, space=space, shards=3).run()
+    assert len(waited) == 3, "after the copy, before the old is removed, before the new is named"
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ All numbers are in the store: every process of an installation shows the same, a
 service resets none. docs/reference/metrics.md explains each.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -25,10 +27,13 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.errors import BadSettings, Unavailable
 from sendlater.limits import LATE_BUCKETS_MS, OVERDUE_AFTER_MS
+from sendlater.model import Reason
 from sendlater.store import Admin, Pending
 
 HORIZONS_MS = {"1m": 60_000, "1h": 3_600_000, "1d": 86_400_000}
 """How far `sendlater_due` looks ahead, by its label."""
+LAG_S_MAX = 3.0
+"""Longest that an answer waits for how far intake is behind."""
 LAG_COUNT_MAX = 1_000
 """At most so many unread records are counted per partition of a topic on Redis."""
 
@@ -46,6 +51,37 @@ Lag = Callable[[], dict[str, int]]
 """Records that intake has not read, per inbox."""
 
 
+class Patient:
+    """Asks for a lag in a thread, so that a broker that is away costs the lag only, and not all
+    that Prometheus asks for: that waits for 10 s."""
+
+    def __init__(self, lag: Lag) -> None:
+        self._ask = lag
+        self._answer: Future[dict[str, int]] | None = None
+
+    def __call__(self) -> dict[str, int]:
+        """The lag, if it is known within LAG_S_MAX; of an earlier question if that took so long.
+        Raises Unavailable."""
+        if self._answer is None:
+            self._answer = Future()
+            threading.Thread(target=self._tell, args=(self._answer,), daemon=True).start()
+        try:
+            found = self._answer.result(LAG_S_MAX)
+        except TimeoutError:
+            return {}
+        except Exception:
+            self._answer = None
+            raise
+        self._answer = None
+        return found
+
+    def _tell(self, answer: "Future[dict[str, int]]") -> None:
+        try:
+            answer.set_result(self._ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+
 class StoreMetrics(Collector):
     """Numbers of the store as Prometheus metrics; `sendlater_up` is 0 if it does not answer."""
 
@@ -54,7 +90,7 @@ class StoreMetrics(Collector):
     ) -> None:
         self._admin = Admin(pending)
         self._dead_topic = dead_topic
-        self._lag = lag
+        self._lag = Patient(lag)
         self._clock = clock or SystemClock()
 
     def describe(self) -> list[Metric]:
@@ -69,6 +105,8 @@ class StoreMetrics(Collector):
             found = []
         yield GaugeMetricFamily("sendlater_up", "Whether the store answers.", bool(found))
         yield from found
+        if not found:
+            return  # what intake has read is in the store, too
         with suppress(Unavailable):
             behind = GaugeMetricFamily(
                 "sendlater_intake_lag_records", "Records not read yet.", labels=["inbox"]
@@ -125,10 +163,14 @@ class StoreMetrics(Collector):
             ("expired", "topic", "Schedules that had expired when they were to be delivered."),
         ):
             family = CounterMetricFamily(f"sendlater_{name}", told, labels=[label])
-            for key, count in sorted(tally.items()):
+            # A series that begins with its first value has no increase: alerts would miss that.
+            known: dict[str, int] = dict.fromkeys(Reason, 0) if name == "rejected" else {}
+            for key, count in tally.items():
                 kind, colon, what = key.partition(":")
                 if kind == name and colon:
-                    family.add_metric([what or "other"], count)
+                    known[what or "other"] = count
+            for what in sorted(known):
+                family.add_metric([what], known[what])
             yield family
         held = CounterMetricFamily(
             "sendlater_limited_seconds",

@@ -7,6 +7,7 @@ that a list in another order, or of another length, is refused before anything i
 from typing import Any
 
 from sendlater.errors import BadSettings, StoreUnavailable
+from sendlater.redis_client import primaries
 from sendlater.store.connection import Clients, answering
 
 RESHARDING, MOVED = "resharding", "moved"
@@ -70,11 +71,10 @@ def identities(clients: Clients) -> list[Any]:
     found = []
     for client in clients:
         with answering():
-            told = client.info("server")
-        nodes = [told] if "run_id" in told else told.values()
+            runs = frozenset(server.info("server")["run_id"] for server in primaries(client))
         pool = getattr(client, "connection_pool", None)
         db = pool.connection_kwargs.get("db") or 0 if pool else 0
-        found.append((frozenset(node["run_id"] for node in nodes), db))
+        found.append((runs, db))
     return found
 
 

@@ -14,6 +14,7 @@ goes on. Each step may be repeated. Until the end no service starts: see store/p
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -207,7 +208,7 @@ class Reshard:
         """From now on no service starts, no owner and no client changes anything; returns the
         number of the owner that we are."""
         self.plan = Plan(token, "copy", self.shards_from, len(self.old), self.shards, len(self.new))
-        self._say("copy")
+        self.old[0].set(self._plan_key, msgspec.json.encode(self.plan))
         for client in self.old:
             client.set(place_key(self.space), RESHARDING)
         for number, client in enumerate(self.new):
@@ -228,6 +229,7 @@ class Reshard:
 
     def leave(self) -> None:
         """Give an unfinished copy up: the space is as it was."""
+        self._say("copy")  # it may be another command's by now
         for client in self.new:
             self._remove(client, copy=True)
             if client not in self.old:
@@ -263,14 +265,18 @@ class Reshard:
         self.old[0].delete(self._plan_key)
 
     def _say(self, stage: str) -> None:
+        """Write the stage down. Raises Unavailable if the change is not ours any more."""
         assert self.plan is not None
         self.plan = msgspec.structs.replace(self.plan, stage=stage)
-        self.old[0].set(self._plan_key, msgspec.json.encode(self.plan))
+        told, key = msgspec.json.encode(self.plan), self._plan_key
+        if not script("reshape")(self.old[0], plan=key, token=self.plan.token, told=told):
+            raise Unavailable("another command has gone on with this change, or ended it")
 
     def _await_disk(self) -> None:
         """A server that loses its last second must not go back behind what another has done since.
         One alone does not: it loses the later step first."""
-        if len({*identities(self.old), *identities(self.new)}) > 1:
+        places = (*identities(self.old), *identities(self.new))
+        if len({server for servers, _ in places for server in servers}) > 1:
             await_disk((*self.old, *self.new))
 
     def _place(self, clients: Clients) -> None:
@@ -292,6 +298,8 @@ class Reshard:
             for key, name in self._keys(client)
             if name.startswith(COPY) == copy and not name.startswith(b"lease") and name != b"state"
         ):
+            if not copy:
+                self._say("retire")  # these names are those of the new layout, too
             with client.pipeline(transaction=False) as pipe:
                 for key in some:
                     pipe.unlink(key)
@@ -323,11 +331,13 @@ class Reshard:
         and answers to requests. It is copied, and stays on the old one until it expires."""
         if identities(self.new)[0] == identities(self.old)[0]:
             return
-        for name in ("audit", "undo:*", "request:*"):
+        for name in ("audit", "changed:*", "undo:*", "request:*"):
             for key in self.old[0].scan_iter(match=f"{self.space}:{name}", count=COPY_COUNT_MAX):
                 left_ms = self.old[0].pttl(key)
                 self.new[0].delete(key)
-                if name.startswith("request"):
+                if name.startswith("changed"):
+                    self.new[0].sadd(key, *self.old[0].smembers(key))
+                elif name.startswith("request"):
                     self.new[0].set(key, self.old[0].get(key) or b"")
                 elif rows := self.old[0].lrange(key, 0, -1):
                     self.new[0].rpush(key, *rows)
@@ -336,11 +346,4 @@ class Reshard:
 
 
 def _chunks(keys: Iterator[bytes]) -> Iterator[list[bytes]]:
-    some: list[bytes] = []
-    for key in keys:
-        some.append(key)
-        if len(some) == COPY_COUNT_MAX:
-            yield some
-            some = []
-    if some:
-        yield some
+    return iter(lambda: list(islice(keys, COPY_COUNT_MAX)), [])

@@ -1,0 +1,13 @@
+-- Write down how far a change of a space's layout is: see store/reshard.py.
+--
+-- keys: plan
+-- args: token told
+-- returns: 1, or 0 if the change is another command's by now, or has ended
+--
+-- A command that was paused for longer than its lease lasts must not go on with what has ended.
+local stands = redis.call('GET', plan)
+if not stands or cjson.decode(stands).token ~= token then
+    return 0
+end
+redis.call('SET', plan, told)
+return 1

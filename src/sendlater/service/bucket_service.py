@@ -30,6 +30,7 @@ from sendlater.spark.buckets.record import DRAIN
 from sendlater.spark.buckets.topics import require_topics
 from sendlater.spark.buckets.warm_up import warm_up
 from sendlater.spark.delivery.query import start_held
+from sendlater.spark.kafka_sink import request_bytes_max
 from sendlater.spark.session import start_session
 
 FIRST_PASS_S = 30.0
@@ -105,6 +106,7 @@ class BucketService:
             run=self._run,
             window_ms=settings.window_ms,
             rejected_topic=settings.rejected_topic,
+            record_bytes_max=request_bytes_max(settings),
             arrived=self._arrived(self._spark),
         )
         checkpoint = self._scratch / self._run

@@ -26,7 +26,9 @@ class Broker:
 
 def test_a_rejected_topic_that_cannot_be_written_stops_delivery_aloud():
     """Rather than lose what should go there."""
-    answers = TargetLookups(Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad", record_bytes_max=10**6)
+    answers = TargetLookups(
+        Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad", record_bytes_max=10**6
+    )
 
     def told():
         while answers.of(b"bad") is None:
@@ -46,7 +48,9 @@ def test_a_topic_that_takes_nothing_for_the_moment_is_refused_here(monkeypatch):
                 raise TopicUnavailable("partition 0 has no leader")
             return self.answer
 
-    answers = TargetLookups(Leaderless(Target(10**6, 1)), rejected_topic="bad", record_bytes_max=10**6)
+    answers = TargetLookups(
+        Leaderless(Target(10**6, 1)), rejected_topic="bad", record_bytes_max=10**6
+    )
     while answers.of(b"out") is None:
         pass
     assert answers.of(b"out") is Reason.REFUSED

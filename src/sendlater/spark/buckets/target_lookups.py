@@ -57,11 +57,12 @@ class TargetLookups:
         if topic in self._asked:
             return
         known, now_s = self._known.get(topic), time.monotonic()
-        if known is not None and now_s < known[1]:
-            return
-        if known is not None and isinstance(known[0], Reason):
-            # One that nobody has asked for since says little: the topic may be there by now.
-            if now_s >= known[1] + REFUSED_MS / 1_000:
+        if known is not None:
+            answer, until_s = known
+            if now_s < until_s:
+                return
+            if isinstance(answer, Reason) and now_s >= until_s + REFUSED_MS / 1_000:
+                # Nobody has asked for it since: it says little, as the topic may be there by now.
                 self._known.pop(topic, None)
         self._asked.add(topic)
         self._queue.put(topic)
@@ -131,7 +132,7 @@ class TargetLookups:
         count += 1
         self._attempts[topic] = count, since_s
         known = self._known.get(topic)
-        # Where it was missing before, once is enough: a broker that makes topics would have made it.
+        # Where it was missing before, once is enough: if the broker made topics, it would be there.
         again = known is not None and isinstance(known[0], Reason)
         enough = count >= ATTEMPTS_MIN and now_s - since_s >= LOOK_UP_ATTEMPTS_MAX * TICK_S
         return given_up if again or enough else None

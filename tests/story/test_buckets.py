@@ -171,8 +171,8 @@ def test_a_record_that_is_larger_than_a_bucket_takes_stops_nobody(kafka, service
 
 
 def test_added_partitions_of_an_inbox_are_read(kafka, service, out):
-    grown = AdminClient({"bootstrap.servers": kafka}).create_partitions([NewPartitions(IN, 7)])
-    grown[IN].result(30)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(IN, 7)])[IN].result(30)
     headers = {"scheduler-target-topic": OUT, "sendlater-delay": "0", "scheduler-target-key": "new"}
     producer = Producer({"bootstrap.servers": kafka, "topic.metadata.refresh.interval.ms": 500})
 

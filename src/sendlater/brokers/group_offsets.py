@@ -30,6 +30,7 @@ RETRY_PAUSE_S = 0.05
 UNSETTLED = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -153,7 +154,13 @@ class Progress:
             answers = admin.list_offsets(
                 asked, isolation_level=self._isolation, request_timeout=REQUEST_S
             )
-            found = {tp: future.result(REQUEST_S) for tp, future in answers.items()}
+            try:
+                found = {tp: future.result(REQUEST_S) for tp, future in answers.items()}
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                    # It was added after this client had asked for its topic: else known in minutes.
+                    admin.list_topics(timeout=REQUEST_S)
+                raise
             return {
                 Place(tp.topic, tp.partition): Found(one.offset, one.timestamp)
                 for tp, one in found.items()

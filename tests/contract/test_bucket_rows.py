@@ -6,7 +6,8 @@ from dialects_spark import frame_of
 from sendlater.config import Settings
 from sendlater.dialects import names
 from sendlater.model import Record
-from sendlater.spark.buckets import passes
+from sendlater.spark.buckets import crash_lookup, passes
+from sendlater.spark.buckets.ladder import Ladder
 from sendlater.spark.buckets.record import parse
 
 SETTINGS = Settings(
@@ -91,3 +92,39 @@ def test_what_somebody_else_wrote_on_a_bucket_moves_on_without_a_due_time(spark)
     ]
     moved = passes.waiting(frame_of(spark, strange)).collect()
     assert [row.due_ms for row in moved] == [None] * len(strange)
+
+
+class Group:
+    """Nothing committed, and these records in bucket 0."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def committed(self, places):
+        return {}
+
+    def firsts(self, places):
+        return dict.fromkeys(places, 0)
+
+    def ends(self, places):
+        return dict.fromkeys(places, self.count)
+
+
+def test_what_somebody_else_wrote_does_not_stop_the_look_up_after_a_crash(spark, monkeypatch):
+    """It would fail, and all of the last window come twice."""
+    control = b"%d headers in 0 1 1 out" % READ_MS
+    told = ([], [("schedule", b"soon")], [("schedule", b"1 2")], [("schedule", control)])
+    headers = [[*one, ("key", None)] for one in told]
+    records = [Record(topic="b", key=b"k", value=b"v", headers=one) for one in headers]
+    monkeypatch.setattr(crash_lookup, "read", lambda *_: frame_of(spark, records))
+    monkeypatch.setattr(crash_lookup, "readable_topics", lambda _, targets: targets)
+
+    def deliveries(*_, **__):
+        """All of them: the last one has arrived under its place."""
+        columns = "id BINARY, due_ms BIGINT, version STRING"
+        return spark.createDataFrame([(b"k", READ_MS, "in/0/1")], columns)
+
+    monkeypatch.setattr(crash_lookup, "deliveries", deliveries)
+    ladder, group = Ladder.of(SETTINGS), Group(len(records))
+    found = crash_lookup.arrived(spark, SETTINGS, ladder, group, topics=None)
+    assert found == {"1": [[3, 4]]}

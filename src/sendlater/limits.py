@@ -222,6 +222,8 @@ BUCKET_HELD_COUNT_MAX = 100_000
 """Most records a delivering task holds; more wait in Kafka until some are delivered."""
 BUCKET_HELD_BYTES_MAX = 64 * 1024 * 1024
 """Payload after which a delivering task stops reading until some of it is delivered."""
+BUCKET_ADDED_BYTES_MAX = REJECTED_HEADERS_BYTES_MAX
+"""What a record gets more in a bucket: where it came from and goes to, and why it was rejected."""
 BUCKET_RETENTION_MARGIN_MS = 7 * 24 * 3_600_000
 """A bucket topic keeps records this much longer than they wait: the longest outage survived."""
 GELF_BYTES_MAX = 8_192

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from ledger import Ledger, Reader, create_topics
 from servers import ServiceProcess, cli, wait_until
 
@@ -152,6 +152,44 @@ def test_what_a_target_would_refuse_is_rejected_before_it_is_sent(kafka, service
 
         found = wait_until(told, "all have arrived somewhere", timeout_s=60)
     assert found == {name: [reason] for name, (reason, *_) in expected.items()}
+
+
+def test_a_record_that_is_larger_than_a_bucket_takes_stops_nobody(kafka, service, out, bad):
+    """Zeros are small for the broker and large for everybody who reads them."""
+    large = {"message.max.bytes": 30_000_000, "compression.type": "gzip"}
+    producer = Producer({"bootstrap.servers": kafka, **large})
+    headers = {"scheduler-target-topic": OUT, "sendlater-delay": "0"}
+    producer.produce(IN, key=b"zeros", value=bytes(20_000_000), headers=headers)
+    assert producer.flush(60) == 0
+    assert cli(service, "send", OUT, "after", "-k", "after", "--delay", "0").returncode == 0
+
+    arrived(out, b"after")
+    cut = arrived(bad, b"zeros")
+    told = dict(cut.headers())
+    assert (told["sendlater-rejected"], len(cut.value())) == (b"too-large", 1_024)
+    assert b"20000000 bytes of value" in told["sendlater-rejected-detail"]
+
+
+def test_added_partitions_of_an_inbox_are_read(kafka, service, out):
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(IN, 7)])[IN].result(30)
+    headers = {"scheduler-target-topic": OUT, "sendlater-delay": "0", "scheduler-target-key": "new"}
+    producer = Producer({"bootstrap.servers": kafka, "topic.metadata.refresh.interval.ms": 500})
+
+    errors = []
+
+    def taken():
+        producer.produce(
+            *(IN, b"x", b"new"),
+            headers=headers,
+            partition=6,
+            on_delivery=lambda error, _: errors.append(error),
+        )
+        producer.flush(30)
+        return errors[-1] is None
+
+    wait_until(taken, "the new partition has a leader")
+    arrived(out, b"new")
 
 
 def test_stats_show_every_bucket(kafka, service):

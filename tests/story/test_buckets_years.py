@@ -12,6 +12,7 @@ from ledger import create_topics
 
 from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Found, Place, Progress
+from sendlater.brokers.kafka_topics import TopicFacts
 from sendlater.config import Settings
 from sendlater.local.installation import Installation
 from sendlater.spark.buckets.counts import group_of
@@ -94,7 +95,7 @@ def spark(settings):
 def test_a_message_for_in_ten_years_goes_down_bucket_by_bucket(settings, spark):
     clock, ladder = JumpingClock(), Ladder.of(settings)
     client = client_options(settings)
-    require_topics(client, ladder, create=True)
+    room_bytes = require_topics(settings, ladder)
     progress = JumpingProgress(client, group=group_of(settings), clock=clock)
     inbox = settings.inboxes[0].topic
     dues = {
@@ -110,7 +111,13 @@ def test_a_message_for_in_ten_years_goes_down_bucket_by_bucket(settings, spark):
         producer.produce(inbox, key=name, value=b"hello", headers=headers)
     producer.flush(30)
 
-    Intake(spark, settings, ladder, progress, partitions={inbox: 1}, clock=clock).step()
+    facts = {inbox: TopicFacts("id", 1)}
+    Intake(
+        *(spark, settings, ladder, progress),
+        inboxes=lambda: facts,
+        room_bytes=room_bytes,
+        clock=clock,
+    ).step()
     moves = Moves(spark, settings, ladder, progress, clock=clock)
     delivering = Place(ladder.topic(0), 0)
     entered: dict[int, int] = {}

@@ -3,17 +3,17 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from sendlater.brokers.group_offsets import Committed
+from sendlater.brokers.group_offsets import Committed, Place
 from sendlater.clock import FixedClock
-from sendlater.errors import BrokerUnavailable, TopicUnavailable
 from sendlater.model import Reason, Record, Target
-from sendlater.spark.buckets import target_lookups
+from sendlater.spark.buckets import hold_task
 from sendlater.spark.buckets.crash_lookup import ranges
+from sendlater.spark.buckets.hold_source import HeldReader
 from sendlater.spark.buckets.hold_task import HoldTask
 from sendlater.spark.buckets.holding import HeldSlice, Holding, Standing
 from sendlater.spark.buckets.record import parse, primer
-from sendlater.spark.buckets.target_lookups import TargetLookups
 
 HOLDING = Holding(
     client={},
@@ -24,6 +24,7 @@ HOLDING = Holding(
     run="run1",
     window_ms=2_000,
     rejected_topic="bad",
+    record_bytes_max=10_000,
 )
 WINDOW_MS = 1_000
 ROOMY = Target(record_bytes_max=10_000, partitions=2)
@@ -221,39 +222,126 @@ def test_where_a_partition_stands_survives_being_written_down():
     assert Standing.of(replace(at, drained=False).noted()).drained is False
 
 
-class Broker:
-    """Says the same about every topic."""
+class Never(Known):
+    """Some topics are never known for as long as the test likes."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, clock, until_ms):
+        super().__init__()
+        self.clock, self.until_ms = clock, until_ms
 
-    def look_up(self, topic):
-        return self.answer
-
-
-def test_a_rejected_topic_that_cannot_be_written_stops_delivery_aloud():
-    """Rather than lose what should go there."""
-    answers = TargetLookups(Broker(Reason.UNKNOWN_TOPIC), rejected_topic="bad")
-
-    def told():
-        while answers.of(b"bad") is None:
-            pass
-
-    with pytest.raises(BrokerUnavailable, match="rejected topic 'bad'"):
-        told()
+    def of(self, topic):
+        late = topic.startswith(b"new") and self.clock.now_ms() < self.until_ms[topic]
+        return None if late else ROOMY
 
 
-def test_a_topic_that_takes_nothing_for_the_moment_is_refused_here(monkeypatch):
-    """Buckets have no place where a message could wait for its topic without holding up others."""
-    monkeypatch.setattr(target_lookups, "TICK_S", 0.0)
+def task_of(messages, *, before=None, now_ms=10_000, end_ms=None, answers=None):
+    clock = FixedClock(now_ms)
+    partition = Partition(clock, messages)
+    held = HeldSlice(0, before or Standing(resume=0), end_ms or now_ms + WINDOW_MS)
+    known = answers(clock) if answers else Known()
+    return HoldTask(HOLDING, held, clock=clock, answers=known, consumer=partition), partition
 
-    class Leaderless(Broker):
-        def look_up(self, topic):
-            if topic == "out":
-                raise TopicUnavailable("partition 0 has no leader")
-            return self.answer
 
-    answers = TargetLookups(Leaderless(Target(10**6, 1)), rejected_topic="bad")
-    while answers.of(b"out") is None:
-        pass
-    assert answers.of(b"out") is Reason.REFUSED
+def test_a_batch_ends_even_if_there_is_a_new_unknown_target_all_the_time():
+    """Each is looked up for a second; what is due after the end waits for the next batch."""
+    messages = [Message(n, 10_100 + 500 * n, f"new{n}") for n in range(100)]
+    until_ms = {b"new%d" % n: 11_100 + 500 * n for n in range(100)}
+    task, partition = task_of(messages, answers=lambda clock: Never(clock, until_ms))
+    rows = [due for batch in task.batches() for due in batch.column(1).to_pylist()]
+
+    end_ms = partition.committed.end_ms
+    assert end_ms <= 11_000 + hold_task.OVERTIME_MS_MAX + 100
+    assert rows == [m.due_ms for m in messages if m.due_ms <= end_ms]
+
+
+def test_what_waits_for_its_target_still_counts_as_held():
+    until_ms = {b"new0": 99_999}
+    task, _ = task_of([Message(0, 9_000, "new0")], answers=lambda clock: Never(clock, until_ms))
+    task._read(0)
+    held = task.held_bytes
+    assert held > 0
+    assert task._due(10_000) == []
+    assert task.held_bytes == held
+    task.clock.advance(90_000)
+    assert len(task._due(100_000)) == 1
+    assert task.held_bytes == 0
+
+
+@pytest.mark.parametrize("ends", ["by itself", "when asked", "when full"])
+def test_with_a_clock_set_back_no_batch_ends_before_the_last_one_did(monkeypatch, ends):
+    """Else what was read since, and is due before that end, would count as delivered."""
+    if ends == "when full":
+        monkeypatch.setattr(hold_task, "BATCH_COUNT_MAX", 1)
+    before = Standing(resume=0, read_end=1, end_ms=12_000)
+    messages = [Message(0, 11_000), Message(1, 11_800), Message(2, 13_000)]
+    if ends == "when asked":
+        messages.append(Message(3, 0, drain="run1"))
+    rows, at = window(messages, before=before, now_ms=10_000, end_ms=10_001)
+    assert [due_ms for due_ms, _, _ in rows] == [11_800]
+    assert at.end_ms >= 12_000
+    assert (at.resume, at.read_end) == (2, len(messages))
+
+
+def test_a_partition_that_was_asked_to_end_stays_so_for_this_run():
+    """The others may be asked only in the next batch; the driver wants all of them."""
+    for run, drained in (("run1", True), ("run0", False)):
+        before = Standing(resume=0, run=run, drained=True)
+        assert window([], before=before)[1].drained is drained
+
+
+class Group:
+    """What a consumer group has committed."""
+
+    def __init__(self, committed=None):
+        self.known = dict(committed or {})
+
+    def firsts(self, places):
+        return dict.fromkeys(places, 0)
+
+    def committed(self, places):
+        return {place: self.known[place] for place in places if place in self.known}
+
+    def commit(self, ends):
+        self.known |= ends
+
+
+def test_a_run_that_may_deliver_no_longer_looks_like_one_that_was_stopped():
+    """It may be killed before its first batch counts: then there is something to look up."""
+    place = Place("b-00", 0)
+    stopped = Standing(resume=5, read_end=9, end_ms=77, run="run0", batch_ms=78, drained=True)
+    done = Group({place: stopped.noted()})
+    reader = HeldReader(HOLDING, clock=FixedClock(10_000))
+    reader._groups = (done, Group())
+
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, None) != start
+    assert Standing.of(done.known[place]) == replace(stopped, drained=False)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"soon headers in 0 1 1 out",
+        b"1 headers in 0 1",
+        b"1 plain in 0 1 1 out",
+        b"1 headers in 0 1 1 out x",
+        b"1 headers in 0 1 1 out 4294967296",
+        b"99999999999999999999 headers in 0 1 1 out",
+        b"1 headers in 0 1 1 \xff",
+    ],
+)
+def test_a_malformed_record_is_passed_over_and_told_once(monkeypatch, told):
+    """Whoever wrote it: it must not stop delivery for ever."""
+    monkeypatch.setattr(hold_task, "_told_unreadable", set())
+
+    @dataclass
+    class Foreign(Message):
+        def headers(self):
+            return [("schedule", told), ("key", None)]
+
+    with capture_logs() as logged:
+        rows, at = window([Foreign(0, 1), Foreign(1, 1), Message(2, 10_100)])
+    assert [due_ms for due_ms, _, _ in rows] == [10_100]
+    assert at.resume == 3
+    assert [(one["log_level"], one["offset"]) for one in logged] == [("error", 0)]

@@ -9,7 +9,7 @@ import pytest
 
 from sendlater.config import Inbox, Settings
 from sendlater.spark.datasource.workers import forget_jars
-from sendlater.spark.session import local_master
+from sendlater.spark.session import enforced, local_master
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ def test_a_task_is_tried_again_only_where_it_looks_up_what_has_arrived(
 ) -> None:
     settings = Settings(inboxes=(Inbox(topic="in"),), shards=2, **told)  # type: ignore[arg-type]
     assert local_master(settings).endswith(f",{attempts}]")
+    on_a_cluster = enforced(settings).get("spark.task.maxFailures")
+    assert on_a_cluster == ("1" if attempts == 1 else None)
 
 
 def test_a_worker_looks_for_no_module_in_a_jar(

@@ -18,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sendlater.brokers.client_options import ASKING, isolation
+from sendlater.brokers.lasting_client import LastingClient
 from sendlater.errors import BrokerUnavailable
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ RETRY_PAUSE_S = 0.05
 UNSETTLED = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -67,16 +69,17 @@ class Progress:
         self._options = quiet | dict(client_options)
         # Reads committed offsets and never joins the group. The admin client's request for them
         # crashes librdkafka while a group's coordinator loads or moves.
-        self._consumer = Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
-        self._admin = AdminClient(self._options | ASKING)
+        reading = {**self._options, "group.id": group, "enable.auto.commit": False}
+        self._consumer = LastingClient(lambda: Consumer(reading))
+        self._admin = LastingClient(lambda: AdminClient(self._options | ASKING))
         self._isolation = isolation(client_options)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
         """Committed offsets of these partitions; those never committed or expired are left out."""
         asked = [TopicPartition(*place) for place in places]
 
-        def ask() -> dict[Place, Committed]:
-            found = self._consumer.committed(asked, timeout=REQUEST_S)
+        def ask(consumer: Consumer) -> dict[Place, Committed]:
+            found = consumer.committed(asked, timeout=REQUEST_S)
             for one in found:
                 if one.error is not None:
                     raise KafkaException(one.error)
@@ -86,7 +89,7 @@ class Progress:
                 if one.offset >= 0
             }
 
-        return settled(ask)
+        return settled(lambda: self._consumer.ask(ask))
 
     def commit(self, ends: Mapping[Place, Committed]) -> None:
         """Commit these offsets: everything before them is done."""
@@ -97,13 +100,13 @@ class Progress:
             [TopicPartition(*place, end.offset, end.note) for place, end in ends.items()],
         )
 
-        def ask() -> None:
-            done = self._admin.alter_consumer_group_offsets([asked])[self.group]
+        def ask(admin: AdminClient) -> None:
+            done = admin.alter_consumer_group_offsets([asked])[self.group]
             for one in done.result(REQUEST_S).topic_partitions:
                 if one.error is not None:
                     raise KafkaException(one.error)
 
-        settled(ask)
+        settled(lambda: self._admin.ask(ask))
 
     def firsts(self, places: Iterable[Place]) -> dict[Place, int]:
         """Offset of the first record kept, or of the next record if there is none."""
@@ -147,26 +150,36 @@ class Progress:
             return {}
         asked = {TopicPartition(*place): spec for place, spec in wanted.items()}
 
-        def ask() -> dict[Place, Found]:
-            answers = self._admin.list_offsets(
+        def ask(admin: AdminClient) -> dict[Place, Found]:
+            answers = admin.list_offsets(
                 asked, isolation_level=self._isolation, request_timeout=REQUEST_S
             )
-            found = {tp: future.result(REQUEST_S) for tp, future in answers.items()}
+            try:
+                found = {tp: future.result(REQUEST_S) for tp, future in answers.items()}
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                    # It was added after this client had asked for its topic: else known in minutes.
+                    admin.list_topics(timeout=REQUEST_S)
+                raise
             return {
                 Place(tp.topic, tp.partition): Found(one.offset, one.timestamp)
                 for tp, one in found.items()
             }
 
-        return settled(ask)
+        return settled(lambda: self._admin.ask(ask))
 
     def drop(self, before: Mapping[Place, int]) -> None:
         """Have the broker delete the records before these offsets."""
         asked = [TopicPartition(*place, offset) for place, offset in before.items()]
+
+        def delete(admin: AdminClient) -> None:
+            for future in admin.delete_records(asked).values():
+                future.result(REQUEST_S)
+
         if asked:
             try:
-                for future in self._admin.delete_records(asked).values():
-                    future.result(REQUEST_S)
-            except KafkaException as error:
+                self._admin.ask(delete)
+            except (KafkaException, TimeoutError) as error:
                 raise BrokerUnavailable(f"cannot delete what was read: {error}") from error
 
 

@@ -14,10 +14,11 @@ again after a broker that comes back has told it of no brokers (its issue 5301).
 
 Client = TypeVar("Client")
 """An AdminClient, Producer or Consumer."""
+T = TypeVar("T")
 
 
 class LastingClient(Generic[Client]):
-    """`client` is the one to ask now. It notices by `topics` that nobody answers."""
+    """`client` is the one to ask now. It notices by `ask` and `topics` that nobody answers."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
         self._make, self._lock = make, threading.Lock()
@@ -27,10 +28,19 @@ class LastingClient(Generic[Client]):
 
     def topics(self, topic: str | None = None, *, timeout_s: float) -> dict[str, TopicMetadata]:
         """What the brokers tell of a topic, or of all. Raises KafkaException."""
-        asked: Any = self.client
+
+        def told(client: Any) -> dict[str, TopicMetadata]:
+            found: dict[str, TopicMetadata] = client.list_topics(topic, timeout=timeout_s).topics
+            return found
+
+        return self.ask(told)
+
+    def ask(self, request: Callable[[Client], T]) -> T:
+        """What `request` returns; it must wait for the answer. Raises what it raises."""
+        asked = self.client
         try:
-            found: dict[str, TopicMetadata] = asked.list_topics(topic, timeout=timeout_s).topics
-        except KafkaException:
+            found = request(asked)
+        except (KafkaException, TimeoutError):
             with self._lock:
                 if asked is self.client and time.monotonic() - self._answered_s > SILENT_S:
                     self._retired, self.client = asked, self._make()

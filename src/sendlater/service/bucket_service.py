@@ -13,11 +13,11 @@ from ulid import ULID
 
 from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Progress
-from sendlater.brokers.kafka_topics import KafkaTopics
-from sendlater.brokers.own_topics import own_kafka_topics
+from sendlater.brokers.kafka_topics import KafkaTopics, TopicFacts
+from sendlater.brokers.own_topics import inbox_facts, own_kafka_topics
 from sendlater.clock import SystemClock
 from sendlater.config import Settings
-from sendlater.errors import SendlaterError
+from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.local.installation import Installation
 from sendlater.service.supervision import WATCH_S, Loop, Worker
 from sendlater.spark.buckets.counts import group_of, prepared_of
@@ -31,6 +31,7 @@ from sendlater.spark.buckets.topics import require_topics
 from sendlater.spark.buckets.warm_up import warm_up
 from sendlater.spark.cluster import require_slots
 from sendlater.spark.delivery.query import start_held
+from sendlater.spark.kafka_sink import request_bytes_max
 from sendlater.spark.session import start_session
 
 FIRST_PASS_S = 30.0
@@ -59,7 +60,7 @@ class BucketService:
         self._moves = Worker("moves", self._start_moves)
         self._intake = Worker("intake", self._start_intake)
         self._workers = [self._deliver, self._moves, self._intake]
-        self._partitions: Mapping[str, int] = {}
+        self._room_bytes = 0
 
     def start(
         self,
@@ -73,8 +74,8 @@ class BucketService:
         schedules.
         """
         settings = self.settings
-        self._partitions = own_kafka_topics(self._topics, settings)
-        require_topics(self._client, self.ladder, create=settings.create_topics)
+        own_kafka_topics(self._topics, settings)
+        self._room_bytes = require_topics(settings, self.ladder)
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
@@ -82,7 +83,7 @@ class BucketService:
         # The fence comes late, so that an older service delivers until this one can.
         self._owner = Owner(self._client, space=settings.space, topic=self.ladder.topic(0))
         shutil.rmtree(self._scratch, ignore_errors=True)
-        warm_up(self._spark, settings, self.ladder, SystemClock())
+        warm_up(self._spark, settings, self.ladder, SystemClock(), room_bytes=self._room_bytes)
         # The first pass repeats what a dead pass has written. The repeated copies must be in bucket
         # 0 before the look-up there of what had been delivered, or it would not find them.
         for worker in (self._moves, self._intake):
@@ -107,6 +108,7 @@ class BucketService:
             run=self._run,
             window_ms=settings.window_ms,
             rejected_topic=settings.rejected_topic,
+            record_bytes_max=request_bytes_max(settings),
             arrived=self._arrived(self._spark),
         )
         checkpoint = self._scratch / self._run
@@ -134,10 +136,18 @@ class BucketService:
             self.settings,
             self.ladder,
             self._progress,
-            partitions=self._partitions,
+            inboxes=self._inboxes,
+            room_bytes=self._room_bytes,
             taken_in=self._wake_moves,
         )
         return Loop("intake", intake.step)
+
+    def _inboxes(self) -> Mapping[str, TopicFacts]:
+        try:
+            return inbox_facts(self._topics, self.settings)
+        except BrokerUnavailable:
+            self._topics.require_answer()  # notices a client that never gets one again
+            raise
 
     def _wake_moves(self) -> None:
         if isinstance(self._moves.query, Loop):

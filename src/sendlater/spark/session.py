@@ -93,8 +93,17 @@ def slots(settings: Settings) -> int:
 
 def local_master(settings: Settings) -> str:
     """A Spark in this process: how many tasks it runs at once, and how often it tries each."""
-    looks_up = settings.on_kafka and settings.pending == "redis"
-    return f"local[{slots(settings)},{ATTEMPTS_MAX if looks_up else 1}]"
+    return f"local[{slots(settings)},{ATTEMPTS_MAX if _looks_up(settings) else 1}]"
+
+
+def _looks_up(settings: Settings) -> bool:
+    """Whether a second attempt of a task finds what the first has delivered."""
+    return settings.on_kafka and settings.pending == "redis"
+
+
+def enforced(settings: Settings) -> dict[str, str]:
+    """Spark settings that users cannot change; a local master has the attempts in its name."""
+    return OURS | ({} if _looks_up(settings) else {"spark.task.maxFailures": "1"})
 
 
 def spark_home(cache_dir: Path) -> Path:
@@ -141,7 +150,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         java += [STEADY_HEAP, PATIENT if settings.pending == "buckets" else FIRST_COMPILER]
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
-    ours = _with(jars, settings) | OURS | {JAVA_OPTIONS: " ".join(filter(None, java))}
+    ours = _with(jars, settings) | enforced(settings) | {JAVA_OPTIONS: " ".join(filter(None, java))}
     if settings.on_kafka and not settings.spark_master:
         streaming = STREAMING | {BUFFER: str(PIPE_BYTES)}
     else:

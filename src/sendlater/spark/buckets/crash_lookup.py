@@ -39,23 +39,25 @@ def arrived(
     stopped = bool(known) and all(at.drained for at in known.values())
     if stopped or starts == ends:
         return {}
-    control = "split(CAST(headers[0].value AS STRING), ' ')"
+    control = "split(CAST(get(headers, 0).value AS STRING), ' ')"
     rows = (
         read(spark, settings, {p: (starts[p], ends[p]) for p in places})
-        .filter("key IS NOT NULL AND headers[0].key = 'schedule'")
+        .filter("key IS NOT NULL AND get(headers, 0).key = 'schedule'")
         .selectExpr("partition", "offset", "key AS id", "value", "headers", f"{control} AS told")
         .selectExpr(
             *("partition", "offset", "id", "value"),
-            "headers[1].value AS key",
+            "get(headers, 1).value AS key",
             "slice(headers, 3, size(headers)) AS headers",
-            "CAST(told[0] AS BIGINT) AS due_ms",
-            "told[1] AS dialect",
-            "told[2] AS origin_topic",
-            "CAST(told[5] AS BIGINT) AS origin_timestamp_ms",
-            "told[6] AS topic",
-            "concat_ws('/', told[2], told[3], told[4]) AS place",
+            # None may raise: one record that somebody else wrote would stop the look-up.
+            "try_cast(get(told, 0) AS BIGINT) AS due_ms",
+            "get(told, 1) AS dialect",
+            "get(told, 2) AS origin_topic",
+            "try_cast(get(told, 5) AS BIGINT) AS origin_timestamp_ms",
+            "get(told, 6) AS topic",
+            "concat_ws('/', get(told, 2), get(told, 3), get(told, 4)) AS place",
         )
         .filter(f"due_ms <= {SystemClock().now_ms()}L AND origin_topic <> '{ladder.topic(0)}'")
+        .filter("topic IS NOT NULL")
         .selectExpr(
             *("partition", "offset", "id", "due_ms", "topic"),
             f"array({fingerprint('key', 'value', delivered_headers())}, place) AS versions",

@@ -12,6 +12,7 @@ counts.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -70,6 +71,10 @@ class HeldReader(DataSourceStreamReader):
                 else Standing(resume=first)
                 for place, first in firsts.items()
             }
+            # From now on something may be delivered: a run killed before its first batch counts
+            # must not look like one that was stopped.
+            self._at = {place: replace(at, drained=False) for place, at in self._at.items()}
+            done.commit({place: at.noted() for place, at in self._at.items()})
         noted = {p: Standing.of(k) for p, k in prepared.committed(self._places).items()}
         new = {
             place: at
@@ -105,7 +110,10 @@ class HeldReader(DataSourceStreamReader):
         assert isinstance(partition, HeldSlice), partition
         holding = self.holding
         answers = lookups_of(
-            holding.run, client=holding.client, rejected_topic=holding.rejected_topic
+            holding.run,
+            client=holding.client,
+            rejected_topic=holding.rejected_topic,
+            record_bytes_max=holding.record_bytes_max,
         )
         consumer = open_consumer(holding)
         try:

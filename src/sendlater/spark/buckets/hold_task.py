@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from sendlater.brokers.group_offsets import Place
@@ -19,7 +20,7 @@ from sendlater.limits import (
     CLAIM_COUNT_MAX,
 )
 from sendlater.model import Reason, Target
-from sendlater.spark.buckets.record import DRAIN, Waiting, parse
+from sendlater.spark.buckets.record import DRAIN, SCHEDULE, Waiting, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,11 @@ WAIT_S_MAX = 1.0
 """Longest blocking read, so that a task notices in time that it should end."""
 UNDECIDED_MS = 50
 """Pause between two checks of a target that is still being looked up."""
+OVERTIME_MS_MAX = 5_000
+"""For so long a batch goes on for everybody while targets are looked up. Then it takes up nothing
+more until it is over: with new unknown targets all the time it would never end."""
+
+_log = structlog.get_logger()
 
 
 class Asked(Protocol):
@@ -56,33 +62,43 @@ class HoldTask:
     ) -> None:
         self.holding, self.clock, self.answers = holding, clock, answers
         self.consumer = consumer
-        self.before, self.batch_ms, self.end_ms = held.standing, held.end_ms, held.end_ms
+        self.before, self.batch_ms = held.standing, held.end_ms
+        # Ours may be sooner than the last one where the clock was set back: what is due between the
+        # two, and was read since, would count as delivered.
+        self.end_ms = max(held.end_ms, self.before.end_ms)
         self.place = Place(holding.topic, held.partition)
         self.primer_origin = holding.topic.encode()
         self.arrived = {offset for first, end in held.arrived for offset in range(first, end)}
         self.read_end = self.before.resume
         self.heap: list[tuple[int, int, Waiting]] = []
-        self.heap_bytes = 0
+        self.held_bytes = 0
         self.seen: set[tuple[Any, ...]] = set()
         self.undecided: list[Waiting] = []
-        self.drained = False
+        self.drained = self.closed = False
         consumer.assign([TopicPartition(*self.place, self.before.resume)])
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
+        over_ms: int | None = None
         while True:
             now_ms = self.clock.now_ms()
             while rows := self._due(min(now_ms, self.end_ms)):
                 yield from self._arrow(rows)
             if now_ms >= self.end_ms:
-                if not self.undecided and self.read_end >= self.before.read_end:
+                behind = self.read_end < self.before.read_end
+                if not self.undecided and not behind:
                     break
-                self.end_ms = now_ms + UNDECIDED_MS
+                over_ms = now_ms if over_ms is None else over_ms
+                self.closed = not behind and now_ms >= over_ms + OVERTIME_MS_MAX
+                if not self.closed:
+                    self.end_ms = now_ms + UNDECIDED_MS
             self._read(self._wait_s())
         self._prepare()
 
     def _wait_s(self) -> float:
         """Until the next is due, the batch ends, or a target may be known."""
+        if self.closed:
+            return UNDECIDED_MS / 1_000
         next_ms = min(self.heap[0][0], self.end_ms) if self.heap else self.end_ms
         left_s = (next_ms - self.clock.now_ms()) / 1_000
         return max(0.0, min(left_s, UNDECIDED_MS / 1_000 if self.undecided else WAIT_S_MAX))
@@ -92,7 +108,7 @@ class HoldTask:
     def _read(self, wait_s: float) -> None:
         """Read what is there, after waiting `wait_s` at most; if full, only wait."""
         held = len(self.heap) + len(self.undecided)
-        if held >= BUCKET_HELD_COUNT_MAX or self.heap_bytes >= BUCKET_HELD_BYTES_MAX:
+        if held >= BUCKET_HELD_COUNT_MAX or self.held_bytes >= BUCKET_HELD_BYTES_MAX:
             time.sleep(wait_s)
             return
         first = self.consumer.poll(wait_s)
@@ -103,7 +119,11 @@ class HoldTask:
             if message.error() is None:
                 self._take(message)
         if self.read_end - self.before.resume >= BATCH_COUNT_MAX:
-            self.end_ms = min(self.end_ms, self.clock.now_ms())
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        """End now, but not before the end of the last batch."""
+        self.end_ms = max(self.before.end_ms, min(self.end_ms, self.clock.now_ms()))
 
     def _take(self, message: Any) -> None:
         offset = message.offset()
@@ -113,7 +133,9 @@ class HoldTask:
         if row is None:
             if headers and headers[0] == (DRAIN, self.holding.run.encode()):
                 self.drained = True
-                self.end_ms = min(self.end_ms, self.clock.now_ms())
+                self._end_soon()
+            elif headers and headers[0][0] == SCHEDULE:
+                _tell_unreadable(self.place, offset)
             return
         if row.origin[0] == self.primer_origin:
             return
@@ -121,7 +143,7 @@ class HoldTask:
             return
         # A pass repeated after a crash wrote it twice; both copies are due in the same
         # millisecond.
-        same = (*row.origin, row.id)
+        same = (row.due_ms, *row.origin, row.id)
         if same in self.seen:
             return
         self.seen.add(same)
@@ -129,7 +151,7 @@ class HoldTask:
             return
         self.answers.ask(row.topic)
         heapq.heappush(self.heap, (row.due_ms, offset, row))
-        self.heap_bytes += row.bytes_count
+        self.held_bytes += row.bytes_count
 
     # --- delivering -----------------------------------------------------------------------------
 
@@ -139,11 +161,11 @@ class HoldTask:
         rows += self._decided()
         while self.heap and self.heap[0][0] <= until_ms and len(rows) < CLAIM_COUNT_MAX:
             _, _, row = heapq.heappop(self.heap)
-            self.heap_bytes -= row.bytes_count
             checked = self._checked(row)
             if checked is None:
                 self.undecided.append(row)
             else:
+                self.held_bytes -= row.bytes_count
                 rows.append(checked)
         return rows
 
@@ -155,6 +177,7 @@ class HoldTask:
             if checked is None:
                 self.undecided.append(row)
             else:
+                self.held_bytes -= row.bytes_count
                 yield checked
 
     def _checked(self, row: Waiting) -> Waiting | None:
@@ -224,12 +247,27 @@ class HoldTask:
             self.before,
             resume=min((row.offset for _, _, row in self.heap), default=self.read_end),
             read_end=self.read_end,
-            end_ms=max(self.end_ms, self.before.end_ms),
+            end_ms=self.end_ms,
             run=self.holding.run,
             batch_ms=self.batch_ms,
-            drained=self.drained,
+            # Another partition may be asked only in the batch after this one's.
+            drained=self.drained or (self.before.drained and self.before.run == self.holding.run),
         )
         noted = at.noted()
         self.consumer.commit(
             offsets=[TopicPartition(*self.place, noted.offset, noted.note)], asynchronous=False
+        )
+
+
+_told_unreadable: set[Place] = set()
+"""Partitions about which it was said: each batch reads such a record again while others wait."""
+
+
+def _tell_unreadable(place: Place, offset: int) -> None:
+    if place not in _told_unreadable:
+        _told_unreadable.add(place)
+        _log.error(
+            "a record of a bucket is no schedule and is passed over; somebody else wrote it",
+            place=place,
+            offset=offset,
         )

@@ -2,16 +2,12 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Consumer
 from pyspark.sql.datasource import InputPartition
 
 from sendlater.brokers.group_offsets import Committed
-
-if TYPE_CHECKING:
-    pass
-
 
 Offsets = dict[str, list[list[int]]]
 """Ranges of offsets, [first, end), per partition; in JSON types, for options."""
@@ -29,6 +25,8 @@ class Holding:
     run: str
     window_ms: int
     rejected_topic: str
+    record_bytes_max: int
+    """The largest record that Spark's producer sends."""
     arrived: Offsets = field(default_factory=dict)
     """What a dead run had delivered in a batch that was not committed."""
 

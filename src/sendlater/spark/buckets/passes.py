@@ -15,12 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.brokers.group_offsets import Committed, Place, Progress
 from sendlater.brokers.kafka_options import reader_options
+from sendlater.brokers.kafka_topics import TopicFacts
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.dialects import names, sql, stages
+from sendlater.dialects import sql, stages
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import BUCKET_PASS_ROWS_MAX, OFFSETS_RECOMMIT_MS
-from sendlater.model import DUE_MS_MAX, Reason
+from sendlater.model import DUE_MS_MAX
+from sendlater.spark.buckets.bucket_rows import bucket_stages
 from sendlater.spark.buckets.ladder import SECOND_MS, Ladder
 from sendlater.spark.kafka_sink import producer_options
 
@@ -31,6 +33,8 @@ DROP_MS = 60_000
 """Pause between two requests to delete what has left the buckets."""
 LOOK_MS_MAX = 10_000
 """Longest pause between two checks of buckets that have nothing to move."""
+INBOXES_S = 10.0
+"""Longest pause between two questions whether inboxes have more partitions or were made anew."""
 
 Range = tuple[int, int]
 """Offsets: the first, and the one after the last."""
@@ -90,7 +94,9 @@ class Moves:
         """Write every record of these ranges to the bucket of the time it has left."""
         records = waiting(read(self._spark, self._settings, ripe))
         write(records, self._settings, self._ladder, self._clock)
-        self._at.update(committed(self._progress, ripe))
+        ends = {place: end for place, (_, end) in ripe.items()}
+        self._progress.commit({place: Committed(end, "") for place, end in ends.items()})
+        self._at.update(ends)
 
     def _keep(self, now_ms: int) -> None:
         """Delete what has left the buckets, and commit unchanged offsets again in time."""
@@ -117,58 +123,93 @@ class Intake:
         ladder: Ladder,
         progress: Progress,
         *,
-        partitions: Mapping[str, int],
+        inboxes: Callable[[], Mapping[str, TopicFacts]],
+        room_bytes: int,
         taken_in: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
+        """`inboxes` asks the broker about them; `room_bytes` is that of `require_topics`."""
         self._spark, self._settings, self._ladder = spark, settings, ladder
-        self._progress = progress
+        self._progress, self._room_bytes = progress, room_bytes
         self._clock = clock or SystemClock()
-        places = [Place(topic, n) for topic, count in partitions.items() for n in range(count)]
-        self._at = positions(progress, places)
-        self._kept_s = time.monotonic()
+        self._inboxes = inboxes
         self._taken_in = taken_in
+        self._at: dict[Place, int] = {}
+        self._begin(inboxes())
+
+    def _begin(self, facts: Mapping[str, TopicFacts]) -> None:
+        """Go on where the committed offsets say, and have them name the topics as they are now."""
+        self._looked_s = self._kept_s = time.monotonic()
+        self._facts = facts
+        self._ids = {topic: told.id for topic, told in facts.items()}
+        places = [Place(topic, n) for topic, told in facts.items() for n in range(told.partitions)]
+        self._at = positions(self._progress, places, ids=self._ids)
+        self._keep()
 
     def step(self) -> float:
         """One pass, if anything is new; returns the pause until the next step in seconds."""
         ends = self._progress.ends(self._at)
+        moved = any(end != self._at[place] for place, end in ends.items())
+        if (moved or time.monotonic() - self._looked_s >= INBOXES_S) and self._changed(ends):
+            return 0.0
+        if time.monotonic() - self._kept_s >= OFFSETS_RECOMMIT_MS / 1_000:
+            self._keep()
         new = bounded({p: (self._at[p], end) for p, end in ends.items() if end > self._at[p]})
         if new:
             self.take_in(new)
             self._taken_in()
             if any(self._at[place] < ends[place] for place in new):
                 return 0.0
-        elif time.monotonic() - self._kept_s >= OFFSETS_RECOMMIT_MS / 1_000:
-            self._kept_s = time.monotonic()
-            self._progress.commit({p: Committed(at, "") for p, at in self._at.items()})
         return self._settings.intake_trigger_ms / 1_000
+
+    def _changed(self, ends: Mapping[Place, int]) -> bool:
+        """Whether an inbox has other partitions, was made anew, or lost what was read: if so, begin
+        again. Asked before each pass, as a new topic's records would be skipped."""
+        self._looked_s = time.monotonic()
+        facts = self._inboxes()
+        lost = any(end < self._at[place] for place, end in ends.items())
+        if not lost and facts == self._facts:
+            return False
+        self._begin(facts)
+        return True
+
+    def _keep(self) -> None:
+        """Commit offsets that have not changed, in time before the broker forgets them."""
+        self._kept_s = time.monotonic()
+        self._progress.commit({p: self._noted(p, at) for p, at in self._at.items()})
+
+    def _noted(self, place: Place, at: int) -> Committed:
+        """With the topic's id, so that the offset counts for no other topic of this name."""
+        return Committed(at, self._ids[place.topic])
 
     def take_in(self, new: Mapping[Place, Range]) -> None:
         """Decode these ranges and write every schedule to the bucket of the time it has left."""
-        records = decoded(read(self._spark, self._settings, new), self._settings, self._clock)
-        write(records, self._settings, self._ladder, self._clock)
-        self._at.update(committed(self._progress, new))
+        records = read(self._spark, self._settings, new)
+        rows = decoded(records, self._settings, self._clock, room_bytes=self._room_bytes)
+        write(rows, self._settings, self._ladder, self._clock)
+        self._progress.commit({p: self._noted(p, end) for p, (_, end) in new.items()})
+        self._at.update({place: end for place, (_, end) in new.items()})
 
 
-def positions(progress: Progress, places: Iterable[Place]) -> dict[Place, int]:
-    """Where to go on reading: the committed offset, or the first record still there."""
+def positions(
+    progress: Progress, places: Iterable[Place], *, ids: Mapping[str, str] | None = None
+) -> dict[Place, int]:
+    """Where to go on reading: the committed offset, or the first record still there.
+
+    `ids`: of the topics, where the committed offsets name the id of theirs.
+    """
     places = list(places)
     firsts, known, ends = progress.firsts(places), progress.committed(places), progress.ends(places)
     at: dict[Place, int] = {}
     for place, first in firsts.items():
-        read = known[place].offset if place in known else first
-        if not first <= read <= ends[place]:
+        read, note = known.get(place, Committed(first, ""))
+        anew = bool(ids and note and note != ids[place.topic])
+        if anew or not first <= read <= ends[place]:
             told = "records were deleted before they were read, or the topic was recreated"
-            _log.error(told, place=place, read=read, first=first, end=ends[place])
+            _log.error(told, place=place, read=read, first=first, end=ends[place], new_topic=anew)
             read = first
         at[place] = read
     return at
-
-
-def committed(progress: Progress, done: Mapping[Place, Range]) -> dict[Place, int]:
-    """Commit the ends of ranges; returns them."""
-    progress.commit({place: Committed(end, "") for place, (_, end) in done.items()})
-    return {place: end for place, (_, end) in done.items()}
 
 
 def bounded(ranges: Mapping[Place, Range]) -> dict[Place, Range]:
@@ -205,13 +246,16 @@ def read(spark: SparkSession, settings: Settings, ranges: Mapping[Place, Range])
 
 def waiting(records: DataFrame) -> DataFrame:
     """Records of a bucket, with the due time from their first header."""
-    due_ms = "CAST(substring_index(CAST(headers[0].value AS STRING), ' ', 1) AS BIGINT)"
+    # Null for what somebody else wrote there: it goes to bucket 0, and is passed over there.
+    control = "CAST(get(headers, 0).value AS STRING)"
+    due_ms = f"try_cast(substring_index({control}, ' ', 1) AS BIGINT)"
     return records.selectExpr("key", "value", "headers", f"{due_ms} AS due_ms")
 
 
-def decoded(records: DataFrame, settings: Settings, clock: Clock) -> DataFrame:
+def decoded(records: DataFrame, settings: Settings, clock: Clock, *, room_bytes: int) -> DataFrame:
     """Records of inboxes, converted to records of a bucket, with their due time."""
-    for stage in (*stages(settings), *_bucket_stages(settings, clock)):
+    to_bucket = bucket_stages(settings, now_ms=_now_ms(clock), room_bytes=room_bytes)
+    for stage in (*stages(settings), *to_bucket):
         records = records.selectExpr(*stage)
     return records
 
@@ -233,50 +277,3 @@ def _now_ms(clock: Clock) -> str:
     if isinstance(clock, SystemClock):
         return "CAST(reflect('java.lang.System', 'currentTimeMillis') AS BIGINT)"
     return f"{clock.now_ms()}L"
-
-
-def _bucket_stages(settings: Settings, clock: Clock) -> list[list[str]]:
-    """From a decoded schedule to the record that waits in a bucket (see record.py).
-
-    A cancellation becomes a rejected record: nothing in a bucket can be cancelled.
-    """
-    clear = (
-        sql.pair(names.REJECTED, sql.text(Reason.CANNOT_CANCEL)),
-        sql.pair(
-            names.REJECTED_DETAIL,
-            sql.text("expected a schedule, as buckets cannot cancel one, got a null value"),
-        ),
-        sql.pair(names.ORIGIN, "concat_ws('/', origin_topic, origin_partition, origin_position)"),
-        sql.pair(names.ORIGIN_TIMESTAMP_MS, sql.decimal_text("origin_timestamp_ms")),
-    )
-    # Due now, even if the sender's clock is ahead.
-    at_once = f"least(coalesce(due_ms, greatest(origin_timestamp_ms, 0L)), {_now_ms(clock)})"
-    place = "CAST(concat_ws('-', origin_topic, origin_partition, origin_position) AS BINARY)"
-    by_fate = {
-        "id": (place, "id"),
-        "due_ms": (at_once, f"if(dialect = 'rejected', {at_once}, due_ms)"),
-        "topic": (sql.text(settings.rejected_topic), "topic"),
-        "target_key": ("id", "key"),
-        "kept": (f"array({', '.join(clear)})", "headers"),
-        "dialect": ("'rejected'", "dialect"),
-    }
-    origin = ("origin_topic", "origin_partition", "origin_position", "origin_timestamp_ms")
-    control = f"concat_ws(' ', due_ms, dialect, {', '.join(origin)}, topic, partition)"
-    return [
-        [
-            "value",
-            "partition",
-            *origin,
-            *(
-                f"CASE WHEN due_ms IS NULL THEN {cancels} ELSE {asks} END AS {name}"
-                for name, (cancels, asks) in by_fate.items()
-            ),
-        ],
-        [
-            "id AS key",
-            "value",
-            "due_ms",
-            f"concat(array({sql.pair('schedule', control)}, {sql.pair('key', 'target_key')}), "
-            "coalesce(kept, array())) AS headers",
-        ],
-    ]

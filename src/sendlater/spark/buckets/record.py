@@ -6,13 +6,22 @@ given, target partition. Header 1, `key`, is the target's key or null. The user'
 their order. So any Kafka tool can read a record of a bucket, and it is moved unchanged.
 """
 
+import re
 from typing import NamedTuple
 
+from sendlater.dialects import names
 from sendlater.model import Headers, Origin, Record, Schedule
 
 SCHEDULE, KEY = "schedule", "key"
 DRAIN = "drain"
 """The only header of a record that is no schedule: it asks the run that it names to end."""
+CONTROL = re.compile(
+    # No number is longer than its column: who writes what is in the buckets is unknown.
+    rf"(-?\d{{1,16}}) (headers|envelope|rejected) ({names.TOPIC}) (\d{{1,9}}) (\d{{1,18}}) "
+    rf"(-?\d{{1,16}}) ({names.TOPIC})(?: (\d{{1,10}}))?".encode()
+)
+"""The text of the header `schedule`."""
+PARTITION_MAX = 2**31 - 1
 
 
 class Waiting(NamedTuple):
@@ -73,18 +82,21 @@ def primer(record: Record, *, now_ms: int) -> Record:
 
 
 def parse(offset: int, key: bytes | None, value: bytes | None, headers: Headers) -> Waiting | None:
-    """A bucket's record; None where it is no schedule."""
-    if key is None or len(headers) < 2 or headers[0][0] != SCHEDULE or headers[0][1] is None:
+    """A bucket's record; None where it is no schedule, whoever wrote it."""
+    if key is None or len(headers) < 2 or headers[0][0] != SCHEDULE:
         return None
-    due_ms, dialect, origin, partition, position, timestamp_ms, topic, *asked = headers[0][1].split(
-        b" "
-    )
+    told = CONTROL.fullmatch(headers[0][1] or b"")
+    if told is None:
+        return None
+    due_ms, dialect, origin, partition, position, timestamp_ms, topic, asked = told.groups()
+    if asked is not None and int(asked) > PARTITION_MAX:
+        return None
     return Waiting(
         due_ms=int(due_ms),
         offset=offset,
         id=key,
         topic=topic,
-        partition=int(asked[0]) if asked else None,
+        partition=None if asked is None else int(asked),
         key=headers[1][1],
         value=value,
         headers=headers[2:],

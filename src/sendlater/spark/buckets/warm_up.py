@@ -23,7 +23,9 @@ PRIMERS_S = 30.0
 """Longest wait for the broker to take them; without them the first real pass is slow."""
 
 
-def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Clock) -> None:
+def warm_up(
+    spark: SparkSession, settings: Settings, ladder: Ladder, clock: Clock, *, room_bytes: int
+) -> None:
     """Make Spark load and compile all that passes need, before the first schedule comes.
 
     Moves records from bucket 0 to bucket 0, and takes in records of bucket 0 as if it were an
@@ -43,7 +45,8 @@ def warm_up(spark: SparkSession, settings: Settings, ladder: Ladder, clock: Cloc
         write(waiting(read(spark, settings, kept)), settings, ladder, clock)
         for dialect, ranges in new.items():
             records = read(spark, settings, ranges)
-            write(decoded(records, as_inbox[dialect], clock), settings, ladder, clock)
+            rows = decoded(records, as_inbox[dialect], clock, room_bytes=room_bytes)
+            write(rows, settings, ladder, clock)
 
 
 def _as_inbox(settings: Settings, topic: str, dialect: str) -> Settings:

@@ -106,6 +106,12 @@ class Cluster:
         """All that the URL names is the first master."""
         return f"redis+cluster://{LOOPBACK}:{self.masters[0].port}"
 
+    @property
+    def everywhere(self) -> str:
+        """The URL with every node."""
+        hosts = ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+        return f"redis+cluster://{hosts}"
+
     def form(self) -> None:
         """Introduce them, share the slots, and wait until all is replicated."""
         first = self.nodes[0]

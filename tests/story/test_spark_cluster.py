@@ -100,7 +100,7 @@ def test_a_master_of_redis_is_killed(one: Installation, redis: Cluster) -> None:
         redis.masters[0].kill()
         wait_until(lambda: redis.replicas[0].is_master, "its replica has taken over")
         more(one.reader, 1_000)
-    pending = Pending.open(redis.url, space="cluster", shards=SHARDS)
+    pending = Pending.open(redis.everywhere, space="cluster", shards=SHARDS)
     assert [name for name in far if pending.get(name.encode()) is None] == []
     pending.close()
     for name in far:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from typing import Self
 
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -99,6 +99,8 @@ class Ledger:
         """Ids begin with `prefix`: ledgers that share a space need different ones."""
         self.inbox, self.target, self._prefix = inbox, target, prefix
         self.due_ms: dict[str, int] = {}
+        self.failed: dict[str, str] = {}
+        """Ids of records that the broker has not acknowledged, and why: nothing is promised."""
         self._count = 0
         self._producer = Producer(
             {
@@ -121,9 +123,15 @@ class Ledger:
             ("scheduler-target-topic", self.target),
             ("scheduler-target-key", name),
         ]
-        self._producer.produce(self.inbox, value=str(due_ms), key=name, headers=headers)
+        self._producer.produce(
+            self.inbox, value=str(due_ms), key=name, headers=headers, on_delivery=self._note
+        )
         self._producer.poll(0)
         return name
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed[message.key().decode()] = str(error)
 
     def cancel(self, name: str) -> None:
         """Take one back, on the inbox."""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from typing import Self
 
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -44,10 +44,15 @@ def set_config(bootstrap_servers: str, topic: str, name: str, value: str) -> Non
 
 
 class Reader:
-    """Follows topics from their start in a thread; `messages` grows."""
+    """Follows topics from their start in a thread; `messages` grows.
+
+    After a change of partitions, or of the broker that has its group, it reads from the start
+    again: what lies at the same place is the same record.
+    """
 
     def __init__(self, bootstrap_servers: str, *topics: str) -> None:
         self.messages: list[Message] = []
+        self._read: set[tuple[str, int, int, int]] = set()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -66,7 +71,8 @@ class Reader:
     def _run(self) -> None:
         while not self._stop.is_set():
             for message in self._consumer.consume(1_000, 0.2):
-                if message.error() is None:
+                if message.error() is None and _place(message) not in self._read:
+                    self._read.add(_place(message))
                     self.messages.append(message)
 
     def __enter__(self) -> Self:
@@ -79,18 +85,37 @@ class Reader:
         self._consumer.close()
 
 
+def _place(message: Message) -> tuple[str, int, int, int]:
+    """Where it lies, and since when: a topic that is made anew has the same offsets again."""
+    return message.topic(), message.partition(), message.offset(), message.timestamp()[1]
+
+
 class Ledger:
     """Sends numbered schedules with their due time as payload; compares with a Reader."""
 
-    def __init__(self, bootstrap_servers: str, *, inbox: str, target: str) -> None:
-        self.inbox, self.target = inbox, target
+    def __init__(
+        self, bootstrap_servers: str, *, inbox: str, target: str, prefix: str = "n"
+    ) -> None:
+        """Ids begin with `prefix`: ledgers that share a space need different ones."""
+        self.inbox, self.target, self._prefix = inbox, target, prefix
         self.due_ms: dict[str, int] = {}
+        self.failed: dict[str, str] = {}
+        """Ids of records that the broker has not acknowledged, and why: nothing is promised."""
         self._count = 0
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "linger.ms": 5,
+                # A record that is sent again, as its broker died, would be a schedule of its own.
+                "enable.idempotence": True,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "log_level": 0,
+            }
+        )
 
     def send(self, due_ms: int, name: str | None = None) -> str:
         """Schedule the next one, or a new version of one; its id."""
-        name = name or f"n{self._count}"
+        name = name or f"{self._prefix}{self._count}"
         self._count += 1
         self.due_ms[name] = due_ms
         headers = [
@@ -98,9 +123,15 @@ class Ledger:
             ("scheduler-target-topic", self.target),
             ("scheduler-target-key", name),
         ]
-        self._producer.produce(self.inbox, value=str(due_ms), key=name, headers=headers)
+        self._producer.produce(
+            self.inbox, value=str(due_ms), key=name, headers=headers, on_delivery=self._note
+        )
         self._producer.poll(0)
         return name
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed[message.key().decode()] = str(error)
 
     def cancel(self, name: str) -> None:
         """Take one back, on the inbox."""

@@ -51,15 +51,18 @@ class KafkaServer(Server):
         cache_dir: Path | None = None,
         mirror: str = "",
         heap_mib: int = HEAP_MIB,
+        cluster_id: str = "",
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        """`port` 0: any free port. `extra`: broker properties, which override ours."""
+        """`port` 0: any free port. `extra`: broker properties, which override ours. `cluster_id`:
+        of a cluster that others belong to; by default it is a cluster of its own."""
         self.port = port or free_ports(1)[0]
         self.pid: int | None = None
         self._directory = data_dir.absolute() / "kafka"
         self._cache_dir = cache_dir or config.cache_dir()
         self._mirror = mirror
         self._heap_mib = heap_mib
+        self._cluster_id = cluster_id or new_cluster_id()
         self._extra = dict(extra or {})
         self._lease = Lease(self._directory)
 
@@ -148,8 +151,8 @@ class KafkaServer(Server):
         """Give the data directory its cluster id, once."""
         if (self._directory / "data" / "meta.properties").exists():
             return
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
-        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)]
+        cluster, properties = self._cluster_id, str(self._properties)
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties]
         try:
             done = subprocess.run(
                 [*command, *tool],
@@ -174,6 +177,11 @@ class KafkaServer(Server):
                 f"Kafka did not start on port {self.port}; the end of {self.log}:\n"
                 + last_lines(self.log)
             )
+
+
+def new_cluster_id() -> str:
+    """An id as Kafka makes them: 22 characters, none of which begins an option."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
 
 
 def run_in_foreground(

@@ -34,12 +34,14 @@ def split_progress(headers: Headers) -> tuple[Headers, Headers]:
 
 def left_on_journal(schedule: Schedule, about: Headers) -> Record | None:
     """The record that an occurrence leaves on its journal, with the headers `about` its delivery;
-    None for what is no occurrence."""
+    None for what is no occurrence: a tombstone without a key is refused by a compacted topic."""
     headers, origin = schedule.record.headers, schedule.origin
     found = [name for name, _ in headers]
     if origin is None or names.SCHEDULE not in found or names.AGAIN not in found:
         return None
     first = found.index(names.SCHEDULE)
+    if not headers[first][1]:
+        return None
     progress = [pair for pair in split_progress(headers)[1] if pair != (names.AGAIN, None)]
     return Record(
         topic=origin.topic,

@@ -70,7 +70,7 @@ class World:
     def cancel(self, id: bytes = b"a") -> None:
         self.log.append(Entry(id, None))
 
-    def _written(self, _: Any, records: Any) -> None:
+    def _written(self, _: Any, records: Any) -> dict[int, Any]:
         for record in records:
             told = dict(record.headers)
             version = (told.get(names.AGAIN) or told[names.ORIGIN]).decode().rpartition("/")[2]
@@ -80,6 +80,7 @@ class World:
             else:
                 due_ms = int(told[names.DUE_MS])
                 self.log.append(Entry(record.key, record.value, due_ms, version=int(version)))
+        return {}
 
     # --- what the service does -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
+from sendlater.dialects.progress import OWN_HEADERS
 from sendlater.dialects.rejection_rules import detail_of, reason_of, undecided
 from sendlater.dialects.retry import (
     DEAD,
@@ -60,17 +61,6 @@ _OWN = sql.text(names.OWN)
 NAMES = f"""if(array_contains(headers.key, {_OWN}),
 slice(headers.key, 1, CAST(array_position(headers.key, {_OWN}) AS INT)), headers.key)"""
 """Of a record of a journal: the names of the headers for sendlater, which stand before its own."""
-
-
-_OF = f"CAST({sql.text('@')} AS BINARY)"
-
-
-_OWN_HEADERS = f"""filter(slice(headers, size(names) + 1, size(headers)), h -> CASE
-WHEN h.key = {sql.text(names.SCHEDULE)} THEN octet_length(h.value) > 0
-AND substring(key, 1, octet_length(h.value) + 1) = concat(h.value, {_OF})
-ELSE h.key NOT IN {sql.texts(names.STALE)} END)"""
-"""The headers behind that. Anybody may write there what only a delivery has, so that is left out;
-but an occurrence beside a plan, whose id begins with that of its schedule, keeps the name of it."""
 
 
 CONDITIONAL = f"(value IS NOT NULL AND {sql.has(names.IF)})"
@@ -288,7 +278,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
             f"if({is_dead}, {dead_headers()}, {_NO_HEADERS}), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
             f"CASE WHEN {RECURS} THEN headers "  # the task that reads the plan needs all
-            f"WHEN {in_journal} AND {sql.has(names.OWN)} THEN {_OWN_HEADERS} "
+            f"WHEN {in_journal} AND {sql.has(names.OWN)} THEN {OWN_HEADERS} "
             f"WHEN retry_text IS NOT NULL THEN {retry_headers()} "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),

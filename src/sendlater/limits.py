@@ -60,8 +60,8 @@ CHANGES_COUNT_MAX = 100_000
 CHANGE_KEPT_MS = 24 * 3_600_000
 """How long a change is remembered if its copy never reaches the inbox (its process crashed)."""
 ONCE_COUNT_MAX = 100_000
-"""Ids that a shard remembers for `sendlater-if: once`, so for retries: about 10 MB. Those that were
-due first are forgotten first."""
+"""Ids that a shard remembers for `sendlater-if: once`, so for retries: about 10 MB, and on a
+journal as much for the records that asked. Those that were due first are forgotten first."""
 ONCE_KEPT_MS = 3_600_000
 """How long after its due time it remembers one: a consumer that died before it committed is back by
 then, and one that reads its topic again next week gets its retries again."""

@@ -64,6 +64,9 @@ def hostile_schedules():
             schedule(SOON, TARGET, (name, value)) for value in (None, b"\xff\xfe", b"5\x00")
         )
         yield schedule(SOON, TARGET, (name, b"1780000001000"), (name, b"x"))
+    for more in ((names.CHANGE, b"c1"), (names.RETRY_ATTEMPT, b"1")):
+        for at in (b"1960-01-01T00:00:00Z", b"1969-12-31T23:59:59Z", b"1970-01-01T00:00:00Z"):
+            yield schedule(SOON, TARGET, (names.EXPIRES, at), more)
     yield from (schedule(SOON, TARGET, (names.SPREAD, text.encode())) for text in HOSTILE)
     yield from (schedule(SOON, TARGET, (names.SPREAD, value)) for value in (None, b"\xff\xfe"))
     yield from (schedule(SOON, TARGET, (names.SPREAD, b"1h"), key=b"%d" % n) for n in range(50))

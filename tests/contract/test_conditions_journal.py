@@ -70,7 +70,7 @@ class World:
     def cancel(self, id: bytes = b"a") -> None:
         self.log.append(Entry(id, None))
 
-    def _written(self, _: Any, records: Any) -> None:
+    def _written(self, _: Any, records: Any) -> dict[int, Any]:
         for record in records:
             told = dict(record.headers)
             version = (told.get(names.AGAIN) or told[names.ORIGIN]).decode().rpartition("/")[2]
@@ -80,6 +80,7 @@ class World:
             else:
                 due_ms = int(told[names.DUE_MS])
                 self.log.append(Entry(record.key, record.value, due_ms, version=int(version)))
+        return {}
 
     # --- what the service does -------------------------------------------------------------------
 
@@ -195,9 +196,17 @@ class World:
         }
         return stands, min(first, default=len(self.log))
 
-    def rebuild(self) -> None:
-        """FLUSHALL, and the store is filled from the journal."""
-        self.lose()
+    def rebuild(self, *, keeps: bool = False) -> None:
+        """FLUSHALL, and the store is filled from the journal. Or it `keeps` all that is not filled
+        again, as by `sendlater rebuild`, or where a journal is added."""
+        if keeps:
+            self.crash()
+            copy = JournalCopy(self.pending, owner=self.owner)
+            copy.forget_seen(["s"])
+            copy.empty(["s"])
+            copy.forget_changes()
+        else:
+            self.lose()
         stands, end = self.standing()
         rows: list[Any] = []
         for i, (version, _, entry) in stands.items():
@@ -269,7 +278,7 @@ class World:
             case "compact" if self.standing()[1] == len(self.log):
                 self.compact()
                 return None  # a store goes back by moments only, compaction takes longer
-            case "rebuild" | "go back":
+            case "rebuild" | "refill" | "go back":
                 back = word == "go back" and kept is not None
                 kept = kept if back else None  # a Redis that was wiped does not go back
                 idle = not self.open
@@ -279,7 +288,7 @@ class World:
                 if back:
                     self.go_back(kept)
                 else:
-                    self.rebuild()
+                    self.rebuild(keeps=word == "refill")
                 self.settle_down()
                 if idle:
                     assert self.stands() == before, self.log
@@ -311,10 +320,17 @@ CASES = [
 STAGES = ["undecided", "unwritten", "written", "read", "compacted"]
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("only_if", "standing_ms", "due_ms", "met"), CASES)
 def test_what_was_decided_stands_in_a_store_that_is_filled_again(
-    world: World, only_if: str, standing_ms: int | None, due_ms: int, met: bool, stage: str
+    world: World,
+    only_if: str,
+    standing_ms: int | None,
+    due_ms: int,
+    met: bool,
+    stage: str,
+    keeps: bool,
 ) -> None:
     if standing_ms is not None:
         world.put(b"old", due_ms=standing_ms)
@@ -338,7 +354,7 @@ def test_what_was_decided_stands_in_a_store_that_is_filled_again(
     if stage == "compacted":
         world.compact()
     for _ in range(2):
-        world.rebuild()
+        world.rebuild(keeps=keeps)
         world.settle_down()
         assert world.stands() == expected
     assert world.standing()[1] == len(world.log), "decided"
@@ -347,10 +363,31 @@ def test_what_was_decided_stands_in_a_store_that_is_filled_again(
     world.deliver()
     world.settle()
     world.settle_down()
-    world.rebuild()
+    world.rebuild(keeps=keeps)
     world.settle_down()
     assert world.stands() is None
     assert world.arrived == ({expected[0]: 1} if expected else {})
+
+
+def test_of_two_that_ask_for_once_the_second_stays_the_second(world: World) -> None:
+    """Whatever is read once more, in a store that kept what it knew."""
+    world.put(b"first", only_if="once")
+    world.put(b"second", due_ms=1_000, only_if="once")
+    world.read()
+    assert world.stands() == (b"first", 2_000)
+    world.rebuild(keeps=True)
+    world.settle_down()
+    assert world.stands() == (b"first", 2_000)
+    world.claim(9_000)
+    world.deliver()
+    world.settle()
+    world.put(b"third", only_if="once")
+    world.read()
+    world.rebuild(keeps=True)
+    world.settle_down()
+    assert world.stands() is None
+    assert world.arrived == {b"first": 1}
+    world.agree()
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -483,6 +520,7 @@ def test_what_recurs_keeps_its_plan_and_goes_on_from_it(world: World) -> None:
 
 WORDS = ["absent", "earlier", "later", "version", "plain", "cancel", "read", "claim", "deliver"]
 WORDS += ["once", "settle", "crash", "look after", "rebuild", "compact", "snapshot", "go back"]
+WORDS += ["refill"]
 STEPS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 5)), max_size=25)
 
 

@@ -2,6 +2,8 @@
 
 import uuid
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +13,7 @@ from test_cli_changes import sendlater  # noqa: F401  (a fixture)
 from sendlater import ConditionFailed, Scheduler, State
 from sendlater.clock import SystemClock
 from sendlater.config import Inbox, Settings
+from sendlater.dialects.recurrence import make_plan
 from sendlater.errors import NotSupported, StoreUnavailable
 from sendlater.limits import RESERVED_MS
 from sendlater.model import Origin, Record, Schedule
@@ -19,7 +22,7 @@ from sendlater.operations.handed_over import ACK_S
 from sendlater.operations.intake import CATCH_UP_S, Look
 from sendlater.operations.local_transport import LocalTransport
 from sendlater.operations.queries import Query
-from sendlater.operations.schedules import Operations
+from sendlater.operations.schedules import Changed, Operations
 from sendlater.operations.transport import Matched
 from sendlater.store import Answer, Batch, Move, Pending
 from sendlater.store.codec import pack
@@ -324,6 +327,39 @@ def test_a_change_of_many_leaves_what_somebody_replaces_or_comes_back_to_it(pend
     del asked[:]
     assert client.cancel_many([b"a"]) == ["cancelled"]
     assert (asked, pending.get(b"a")) == ([b"v", b"v"], None)
+
+
+@pytest.mark.parametrize("change", ["cancel", "pause", "resume"])
+def test_of_what_changes_all_the_time_the_client_is_told(pending, monkeypatch, change):
+    client = LocalTransport.__new__(LocalTransport)
+    client.operations, client.pending = operations_of(pending), pending
+    plan = make_plan(now_ms=0, every_ms=60_000)
+    plan = plan.pause() if change == "resume" else plan
+    get, versions = pending.get, count()
+
+    def replaced(id):
+        """Somebody replaces it behind each look."""
+        found = get(id)
+        one = schedule(SystemClock().now_ms() + 10_000, b"%d" % next(versions))
+        pending.put(replace(one, plan=plan.text))
+        return found
+
+    replaced(b"a")
+    monkeypatch.setattr(pending, "get", replaced)
+    monkeypatch.setattr("sendlater.operations.recurring.CLAIMED_S", 0.05)
+    with pytest.raises(StoreUnavailable, match="changes all the time: try again"):
+        getattr(client, change)(b"a")
+
+
+def test_of_what_moves_all_the_time_the_client_is_told():
+    """As a recurring schedule on a journal, of which exactly one version is moved."""
+    client, changed = LocalTransport.__new__(LocalTransport), Changed(Answer.CHANGED)
+    client.operations = SimpleNamespace(
+        move=lambda *_, **__: changed, deliver_now=lambda _: changed
+    )
+    for change in (lambda: client.reschedule(b"a", due_ms=1), lambda: client.deliver_now(b"a")):
+        with pytest.raises(StoreUnavailable, match="changes all the time: try again"):
+            change()
 
 
 def test_a_change_does_not_wait_for_ever_for_who_died_while_creating(pending, monkeypatch):

@@ -34,7 +34,11 @@ from sendlater.dialects import (
     names,
     stages,
 )
+from sendlater.dialects.deliver import leaving
+from sendlater.dialects.progress import left_on_journal
+from sendlater.dialects.recurrence import make_plan
 from sendlater.model import Origin, Record, Schedule
+from sendlater.operations.acceptance import inbox_record
 from sendlater.operations.arguments import plan_send, to_id
 from sendlater.spark.intake.inbox_rows import chunk
 from sendlater.spark.journal.copy_inboxes import Copier
@@ -330,6 +334,65 @@ def test_what_is_written_again_is_the_same_schedule_and_names_its_version(spark)
         ]
     assert [row["change"] for row in decode(spark, [copy])] == [None]
     assert decode(spark, [elsewhere])[0]["headers"] is None
+
+
+def test_what_our_client_asks_for_now_is_not_past_a_second_later(spark):
+    """A time that is longer ago is, and what is beside a plan has its due time for its reader."""
+    chosen = SETTINGS.model_copy(update={"past": "reject", "past_grace_s": 0})
+    now_ms = READ_MS // 1_000 * 1_000 - 1
+
+    def sent(ago_ms, headers=(), id=b"a", **more):
+        record = Record(topic="t", value=b"v", headers=list(headers))
+        one = Schedule(id=id, due_ms=now_ms - ago_ms, record=record, **more)
+        return inbox_record(one, settings=chosen, inbox="schedules", now_ms=now_ms)
+
+    plan = make_plan(now_ms=now_ms, every_ms=60_000).text
+    records = [sent(0), sent(1_000), sent(1_001), sent(-1), sent(0, plan=plan)]
+    records.append(sent(0, [(names.SCHEDULE, b"i")], id=b"i@5"))
+    rows = decode(spark, records, chosen)
+    assert [row["dialect"] for row in rows] == [
+        *("headers", "headers", "rejected", "headers", "headers", "headers")
+    ]
+    assert [row["due_ms"] for row in rows[:2]] == [READ_MS] * 2
+    assert [dict(one.headers).get(names.DUE_MS) is None for one in records] == [
+        *(True, True, False, False, False, False)
+    ]
+    assert sent(0).headers[0] == (names.DELAY, b"0")
+    chosen = SETTINGS
+    assert names.DUE_MS in dict(sent(0).headers), "where the past is delivered, as before"
+
+
+def test_behind_own_nobody_writes_what_only_a_delivery_has(spark):
+    """Beside each other these made a tombstone without a key, which stopped a whole batch. An
+    occurrence beside a plan that is written again keeps the name of its schedule."""
+    chosen = SETTINGS.model_copy(update={"inboxes": (Inbox(topic="schedules", journal=True),)})
+    front, user = [SOON, TARGET, (names.TARGET_KEY, b"k"), (names.OWN, None)], [("h", b"1"), SOON]
+    forged = [(name, value) for name in names.STALE for value in (None, b"", b"x", b"x/0/0")]
+    extra = Schedule(
+        id=b"i@5",
+        due_ms=READ_MS,
+        record=Record(topic="t", value=b"v", headers=[(names.SCHEDULE, b"i"), ("h", b"1")]),
+        dialect="headers",
+        origin=Origin(topic="schedules", partition=1, position=0, timestamp_ms=READ_MS),
+    )
+    records = [schedule(*front, *forged, *user, *forged), encode_again(extra)]
+    rows = decode(spark, records, chosen)
+    assert [row["dialect"] for row in rows] == ["headers"] * 2
+    assert rows[0]["headers"] == user
+    assert rows[1]["headers"] == extra.record.headers
+
+
+@pytest.mark.parametrize("of", [None, b""])
+def test_an_occurrence_of_nothing_leaves_a_tombstone_with_its_own_key(of):
+    """As stores may have them from before."""
+    headers = [(names.SCHEDULE, of), (names.AGAIN, None)]
+    place = Origin(topic="schedules", partition=1, position=0, timestamp_ms=READ_MS)
+    record = Record(topic="t", key=b"k", value=b"v", headers=headers)
+    one = Schedule(id=b"i", due_ms=1, record=record, dialect="headers", origin=place)
+    assert left_on_journal(one, []) is None
+    sent, tombstone = leaving(one, ("schedules",))
+    assert (tombstone.key, tombstone.value) == (b"i", None)
+    assert sent.headers[:2] == headers
 
 
 @pytest.mark.parametrize("dialect", ["headers", "envelope"])

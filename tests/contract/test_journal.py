@@ -7,6 +7,10 @@ from dialects_spark import SCHEMA
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sendlater.clock import FixedClock
+from sendlater.config import Inbox, Settings
+from sendlater.dialects import names
+from sendlater.spark.journal import torn as torn_room
 from sendlater.spark.journal.standing import standing, undecided
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,6 +133,39 @@ def test_a_tombstone_is_about_the_copy_of_a_reschedule_that_it_was_delivered_for
         b"later": b"2",
         b"again": b"1",
     }
+
+
+@pytest.mark.parametrize("ahead_s", [None, 5, 3_600])
+@pytest.mark.parametrize("behind_s", [0, 86_400])
+def test_a_tombstone_from_a_time_to_come_does_not_end_the_search_for_torn_ones(
+    spark, monkeypatch, ahead_s, behind_s
+):
+    """A delivery of the last minute whose tombstone is alone; and a forged one far ahead."""
+
+    def told(due_ms, version, target="t"):
+        told = {names.ID: "a", names.DUE: f"{due_ms}", names.ORIGIN: f"a/0/{version}"}
+        return [
+            (name, text.encode()) for name, text in (told | {names.DELIVERED_TO: target}).items()
+        ]
+
+    now = START + timedelta(minutes=10)
+    rows = [
+        (b"a", None, "a", 0, n, now - timedelta(seconds=s), told(5, n))
+        for n, s in ((1, 90), (2, 9))
+    ]
+    if ahead_s:
+        rows.append((b"x", None, "a", 0, 3, now + timedelta(seconds=ahead_s), told(5, 3, "u")))
+    monkeypatch.setattr(torn_room, "readable_topics", lambda *_: {"t"})
+    there = spark.createDataFrame(
+        [(b"b", 5, "a/0/9", "t", False)],
+        "id binary, due_ms bigint, version string, topic string, deleted boolean",
+    )
+    monkeypatch.setattr(torn_room, "deliveries", lambda *_, **__: there)
+    settings = Settings(bootstrap_servers="unused:1", inboxes=(Inbox(topic="a", journal=True),))
+    clock = FixedClock(int(now.timestamp() * 1_000) - 1_000 * behind_s)
+    found = torn_room.torn(spark, settings, None, spark.createDataFrame(rows, SCHEMA), clock=clock)
+    by_our_clock = behind_s and ahead_s == 3_600
+    assert found == ([] if by_our_clock else [("a", 0, 2)])
 
 
 def test_over_partitions_and_topics_the_latest_decides(spark):

@@ -28,7 +28,7 @@ NOW_MS = 10**6
 STRIDE = 7
 SEEN = {"in/0": 17, "in/1": 4}
 SETS = ("touched", "beyond", "overtaken")
-BY_ID = (*SETS, "surplus", "overtaken:otherwise", "aside")
+BY_ID = (*SETS, "surplus", "overtaken:otherwise", "aside", "once:asker")
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,9 @@ def populate(pending, *, seed=0, count=60):
     put_if(pending, schedule(count, chosen), only_if="absent", reserve_ms=60_000)
     for number in range(count + 1, count + 9):
         asked = schedule(number, chosen)
-        pending.shard_of(asked.id).park([asked.id, f"if once|{asked.due_ms}", pack(asked)])
+        pending.shard_of(asked.id).park(
+            [asked.id, f"if once|{asked.due_ms}", pack(asked)], journal=True
+        )
     pending.shards[0].want([b"new-target"])
     pending.tell_copied({"other/0": 5})
     trail = AuditTrail(pending)

@@ -1,16 +1,25 @@
 """What is written to a journal again, and what the store makes of it when it is read."""
 
-import pytest
+from contextlib import nullcontext
+from dataclasses import replace
 
+import pytest
+from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
+
+from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
+from sendlater.errors import BrokerUnavailable
 from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.journal import rewrite as rewriting
-from sendlater.spark.journal.rewrite import bury_surplus
+from sendlater.spark.journal.rewrite import bury_surplus, rescue_overtaken
 from sendlater.store import Admin, Batch, Move, Pending
 from sendlater.store.codec import pack, unpack
 from sendlater.store.rebuild import JournalCopy
 
 VERSION = "s/0/5"
+TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 def schedule(*, at: int, due_ms: int = 50, value: bytes | None = None) -> Schedule:
@@ -26,15 +35,30 @@ def schedule(*, at: int, due_ms: int = 50, value: bytes | None = None) -> Schedu
 class Store:
     """One shard, what intake does to it, and what is written to its journal."""
 
-    def __init__(self, url: str, space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, url: str, space: str, monkeypatch: pytest.MonkeyPatch, *, shards: int = 1
+    ) -> None:
         self.settings = Settings(
             bootstrap_servers="unused:1", inboxes=(Inbox(topic="s", journal=True),)
         )
-        self.pending = Pending.open(url, space=space, shards=1)
-        [self.shard] = self.pending.shards
+        self.pending = Pending.open(url, space=space, shards=shards)
+        self.shard = self.pending.shards[0]
         self.owner = self.pending.fence()
         self.written: list[Record] = []
-        monkeypatch.setattr(rewriting, "_write", lambda _, records: self.written.extend(records))
+        self.refused: dict[bytes, KafkaError | None] = {}
+        monkeypatch.setattr(rewriting, "_send", self._send)
+
+    def _send(
+        self, _: Settings, records: list[Record], options: dict[str, str] | None = None
+    ) -> dict[int, KafkaError | None]:
+        """What the broker would do: a batch with one record that is too large is so as a whole."""
+        assert all(record.key for record in records)
+        left = {n: self.refused[r.key] for n, r in enumerate(records) if r.key in self.refused}
+        codes = [error.code() for error in left.values() if error]
+        if KafkaError.MSG_SIZE_TOO_LARGE in codes and not options:
+            left = dict.fromkeys(range(len(records)), TOO_LARGE)
+        self.written += [record for n, record in enumerate(records) if n not in left]
+        return left
 
     def read(self, found: Schedule, *, copy_of: str = "", journal: bool = True) -> None:
         due = f"again {copy_of}|{found.due_ms}" if copy_of else found.due_ms
@@ -211,3 +235,53 @@ def test_a_copy_beyond_what_is_planned_in_is_left_to_planning(store: Store) -> N
 def test_elsewhere_than_on_a_journal_a_copy_is_a_schedule(store: Store) -> None:
     store.read(schedule(at=8), copy_of=VERSION, journal=False)
     assert store.stands() == (50, 8)
+
+
+@pytest.mark.parametrize("others", [DENIED, TOO_LARGE])
+def test_a_copy_that_is_refused_keeps_no_other_from_being_written(
+    redis_url: str,
+    space: str,
+    monkeypatch: pytest.MonkeyPatch,
+    others: KafkaError,
+) -> None:
+    """What is too large is so for good, whatever else waits."""
+    store = Store(redis_url, space, monkeypatch, shards=2)
+    ids = [b"%d" % n for n in range(8)]
+    for i in ids:
+        found = replace(schedule(at=5, due_ms=10**9), id=i)
+        shard = store.pending.shard_of(i)
+        shard.park([i, found.due_ms, pack(found)], journal=True)
+        shard.client.sadd(shard.keys["overtaken"], i, b"gone")
+        shard.client.hset(shard.keys["surplus"], b"gone" + i, VERSION)
+        shard.client.hset(shard.keys["surplus"] + ":elsewhere", VERSION, b"older" + i)
+    store.refused = {b"1": TOO_LARGE, b"gone1": TOO_LARGE}
+    if others is not TOO_LARGE:
+        store.refused |= {b"2": others, b"gone2": others, b"older7": others}
+    waiting = {key for key in store.refused if store.refused[key] is not TOO_LARGE}
+    lost: list[str] = []
+    for tidy in (lambda *of: rescue_overtaken(*of, clock=FixedClock(0)), bury_surplus):
+        for _ in range(2):
+            told = pytest.raises(BrokerUnavailable) if waiting else nullcontext()
+            with capture_logs() as logs, told:
+                tidy(store.settings, store.pending)
+            lost += [line["id"] for line in logs if line["log_level"] == "error"]
+    keys = [record.key for record in store.written]
+    assert len(keys) == len({*keys}), "each of them once"
+    assert {*keys} >= {*ids, *(b"gone" + i for i in ids)} - {*store.refused}
+    left: set[bytes] = set()
+    for one in store.pending.shards:
+        left |= one.client.smembers(one.keys["overtaken"])
+        left |= {*one.client.hkeys(one.keys["surplus"])}
+        left |= {*one.client.hvals(one.keys["surplus"] + ":elsewhere")}
+    assert left == waiting
+    assert lost == ["b'1'", "b'gone1'"]
+
+
+def test_a_broker_that_does_not_answer_is_asked_once(store: Store) -> None:
+    """Not shard after shard: each time nobody looks after the store for half a minute."""
+    store.read(schedule(at=5, due_ms=10**9))
+    store.shard.client.sadd(store.shard.keys["overtaken"], b"a")
+    store.refused = {b"a": None}
+    with pytest.raises(BrokerUnavailable, match="no answer"):
+        rescue_overtaken(store.settings, store.pending, clock=FixedClock(0))
+    assert store.overtaken()

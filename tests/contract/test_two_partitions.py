@@ -111,7 +111,7 @@ def test_what_was_written_last_stands_in_whatever_order_it_is_read(redis_url, hi
 
 def test_the_older_one_gets_a_tombstone_on_its_journal(store, monkeypatch):
     sent = []
-    monkeypatch.setattr(rewriting, "_write", lambda _, records: sent.extend(records))
+    monkeypatch.setattr(rewriting, "_write", lambda _, records: sent.extend(records) or {})
     settings = Settings(bootstrap_servers="unused:1", inboxes=(Inbox(topic="in", journal=True),))
     store.read((0, 7, 50, 900), (1, 3, 60, 800))
     assert bury_surplus(settings, store.pending) == 1
@@ -135,6 +135,22 @@ def test_what_is_claimed_or_set_aside_counts_too(store, newer, aside, due_ms):
     store.read((1, 3, 60 if newer else 40, due_ms))
     store.pending.release_all(owner=store.owner)
     assert store.stands() == (due_ms if newer else 90), "after a crash"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("topic", ["in", "x" * 31, "x" * 32, "-" * 45, "x" * 249])
+@pytest.mark.parametrize("before", ["", "eu-", "-", "."])
+def test_a_tombstone_ends_nothing_on_an_inbox_whose_name_only_ends_so(store, topic, before, number):
+    """The byte in front of a long name tells its length, and may be a letter of another name."""
+    name = before + topic[len(before) :] if len(topic) > 248 else before + topic
+    place = Origin(topic=name, partition=number, position=7, timestamp_ms=60)
+    record = Record(topic="t", value=b"v")
+    one = Schedule(id=b"a", due_ms=800, record=record, dialect="headers", origin=place)
+    store.shard.park([b"a", 800, pack(one)], journal=True)
+    store.shard.park([b"a", "", f"{topic}/0/8 800"], journal=True)
+    ends = name == topic and number == 0
+    assert store.stands() == (None if ends else 800)
+    assert store.shard.client.sismember(store.shard.keys["overtaken"], b"a") == (not ends)
 
 
 def test_only_so_many_cancellations_are_remembered(store, monkeypatch):

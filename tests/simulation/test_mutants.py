@@ -369,7 +369,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "a retry is forgotten as soon as it is delivered": (
         QUIET,
-        (lua("park", "return new == 1", "return true"),),
+        (lua("park", "return is_new or is_same", "return true"),),
     ),
     "claims before it is due": (
         QUIET,

@@ -136,6 +136,9 @@ def headers_records(here):
     for name, expected in kinds.items():
         for text in (b"\xff", b"", None, b"-1s", b"9" * 5_000 + b"x"):
             yield asks(f"{name} {text!r:.20}", (name, text), expected=expected)
+    extra = [(names.PLAN, names.EXTRA), (names.DUE_MS, b"5"), to]
+    for name, key in (("extra of nobody", b"?@x"), ("extra of none", b"@x")):
+        yield Hostile(name, key, b"v", extra, "bad-plan", inbox)
     for text in (b" " * 300_000, b"exponential " + b"." * 300_000):
         yield asks(f"long retry {text!r:.14}", (names.RETRY, text), expected="bad-retry")
     for text in (b"\xff", b"a b", b"x" * 65, b"9" * 5_000, b",".join(b"%d" % n for n in range(9))):

@@ -1,5 +1,7 @@
 """The environment of an etf1 scheduler, as settings."""
 
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
@@ -126,3 +128,22 @@ def test_three_schedules_without_a_kafka_renew_themselves():
         "kafka_scheduler_planned_schedule": 6,
         "kafka_scheduler_triggered_schedule": 3,
     }
+
+
+def test_a_counter_goes_back_only_where_the_store_does():
+    """What is rejected has still to be settled: it is no delivery, for a moment it is minus one."""
+    counts = {"parked": 10, "settled": 9, "rejected": 2, "missed": 1, "tombstones": 0}
+    events = Events(SimpleNamespace(counts=lambda: counts))
+
+    def told():
+        [family] = events.collect()
+        found = {sample.labels["type"].split("_")[2]: sample.value for sample in family.samples}
+        return found["planned"], found["triggered"]
+
+    assert told() == (8, 6)
+    counts |= {"rejected": 4, "missed": 2}
+    assert told() == (8, 6)
+    counts |= {"parked": 13, "settled": 13}
+    assert told() == (9, 7)
+    counts |= {"parked": 3, "settled": 2, "rejected": 0, "missed": 0}
+    assert told() == (3, 2), "it was emptied"

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sendlater.dialects import names
-from sendlater.dialects.cron import clock_notes
+from sendlater.dialects.cron import clock_notes, cron_after
 from sendlater.dialects.recurrence import (
     Plan,
     extra_occurrence,
@@ -471,6 +472,31 @@ def test_the_client_refuses_at_once(wrong: dict[str, object]) -> None:
 def test_an_unknown_word_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="evry"):
         plan_send("t", "v", now_ms=0, delay=1, evry="15m")  # type: ignore[call-arg]
+
+
+def test_what_never_comes_is_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search takes tens of milliseconds, of all whose records the same task reads."""
+    searched, search = [], CronSim.advance
+
+    def counted(times: CronSim) -> None:
+        searched.append(times)
+        search(times)
+
+    monkeypatch.setattr(CronSim, "advance", counted)
+    for minute in range(50):
+        for zone in ZONES:
+            with pytest.raises(BadRequest, match="expected a plan with an occurrence, got none"):
+                make_plan(now_ms=minute, cron=f"{minute} 0 */31 2 MON#2", zone=zone)
+    assert len(searched) == 1
+    for bad in ("60 0 */31 2 MON#2", "0 24 */31 2 MON#2"):
+        with pytest.raises(BadRequest, match="that can be, got"):
+            make_plan(now_ms=0, cron=bad)
+
+
+def test_a_rare_day_comes() -> None:
+    """The longest gap of all is forty years: the 29 of February of a weekday, around 2100."""
+    cron = "0 0 */28 2 MON#5"
+    assert cron_after(cron, "UTC", ms("2072-03-01T00:00Z")) == ms("2112-02-29T00:00Z")
 
 
 def test_a_zone_that_is_unknown_is_named() -> None:

@@ -173,6 +173,9 @@ def test_a_copy_that_is_not_taken_stops_nothing_else(
     def refused(*_: Any) -> None:
         raise BrokerUnavailable("too large")
 
+    buried = Mock()
     monkeypatch.setattr(store_watch, "rescue_overtaken", refused)
+    monkeypatch.setattr(store_watch, "bury_surplus", buried)
     Alone()._tidy_journals()
     assert [line["event"] for line in logs] == ["copies for the journals wait"]
+    assert buried.call_count == 1

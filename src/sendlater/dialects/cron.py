@@ -36,7 +36,7 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     try:
         after = (EPOCH + after_ms * MS).astimezone(clock)
         times = CronSim(cron, after)
-        found = next(times, None)
+        found = next(times, None) if _has_days(" ".join(cron.split()[2:])) else None
         # In an hour that comes twice, a fixed time counts once: the first. Compared as instants:
         # Python compares times of one zone by what the clock on the wall shows.
         while found is not None and (found - EPOCH) // MS <= after_ms:
@@ -56,6 +56,15 @@ def cron_after(cron: str, zone: str, after_ms: int) -> int | None:
     except (OverflowError, ValueError):  # after the year 9999
         return None
     return None if found is None else (found - EPOCH) // MS
+
+
+@lru_cache(1_000)
+def _has_days(days: str) -> bool:
+    """Whether the last three fields of an expression ever meet. That they do not is known only
+    after a search of fifty years, which takes as long as a thousand others: not each time."""
+    from cronsim import CronSim
+
+    return next(CronSim(f"0 0 {days}", EPOCH), None) is not None
 
 
 def _beside_shift(low: datetime, high: datetime) -> Sequence[datetime]:

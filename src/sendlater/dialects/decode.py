@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
+from sendlater.dialects.progress import OWN_HEADERS
 from sendlater.dialects.rejection_rules import detail_of, reason_of, undecided
 from sendlater.dialects.retry import (
     DEAD,
@@ -277,8 +278,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
             f"if({is_dead}, {dead_headers()}, {_NO_HEADERS}), array({', '.join(told)}))",
             f"CAST(NULL AS {_HEADERS})",
             f"CASE WHEN {RECURS} THEN headers "  # the task that reads the plan needs all
-            f"WHEN {in_journal} AND {sql.has(names.OWN)} "
-            "THEN slice(headers, size(names) + 1, size(headers)) "
+            f"WHEN {in_journal} AND {sql.has(names.OWN)} THEN {OWN_HEADERS} "
             f"WHEN retry_text IS NOT NULL THEN {retry_headers()} "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),

@@ -70,13 +70,17 @@ def encode_headers(
     return Record(topic=inbox, key=id, value=record.value, headers=headers)
 
 
-def encode_schedule(schedule: Schedule, *, inbox: str, change: str = "") -> Record:
-    """The record of a whole schedule; `change` and what it raises as of `encode_headers`."""
+def encode_schedule(
+    schedule: Schedule, *, inbox: str, change: str = "", at_once: bool = False
+) -> Record:
+    """The record of a whole schedule; `change` and what it raises as of `encode_headers`. What is
+    due `at_once` is so when the record is written, not before."""
     return encode_headers(
         schedule.record,
         inbox=inbox,
         id=schedule.id,
-        due_ms=schedule.due_ms,
+        due_ms=None if at_once else schedule.due_ms,
+        delay_ms=0 if at_once else None,
         expiry=schedule.expiry,
         plan=schedule.plan,
         tags=schedule.tags,

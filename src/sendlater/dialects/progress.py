@@ -10,9 +10,17 @@ has a record of its own on the journal, and not the last one.
 
 from dataclasses import replace
 
-from sendlater.dialects import names
+from sendlater.dialects import names, sql
 from sendlater.dialects.encode import again_headers
 from sendlater.model import Headers, Record, Schedule
+
+OWN_HEADERS = f"""filter(slice(headers, size(names) + 1, size(headers)), h -> CASE
+WHEN h.key = {sql.text(names.SCHEDULE)} THEN octet_length(h.value) > 0
+AND substring(key, 1, octet_length(h.value) + 1) = concat(h.value, CAST('@' AS BINARY))
+ELSE h.key NOT IN {sql.texts(names.STALE)} END)"""
+"""What a record of a journal has behind `sendlater-own`, as Spark SQL text. Anybody may write there
+what only a delivery has, so that is left out; but an occurrence beside a plan, whose id begins with
+that of its schedule, keeps the name of it."""
 
 
 def with_progress(occurrence: Schedule, again: Schedule | None) -> Schedule:
@@ -34,12 +42,14 @@ def split_progress(headers: Headers) -> tuple[Headers, Headers]:
 
 def left_on_journal(schedule: Schedule, about: Headers) -> Record | None:
     """The record that an occurrence leaves on its journal, with the headers `about` its delivery;
-    None for what is no occurrence."""
+    None for what is no occurrence: a tombstone without a key is refused by a compacted topic."""
     headers, origin = schedule.record.headers, schedule.origin
     found = [name for name, _ in headers]
     if origin is None or names.SCHEDULE not in found or names.AGAIN not in found:
         return None
     first = found.index(names.SCHEDULE)
+    if not headers[first][1]:
+        return None
     progress = [pair for pair in split_progress(headers)[1] if pair != (names.AGAIN, None)]
     return Record(
         topic=origin.topic,

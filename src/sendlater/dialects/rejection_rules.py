@@ -77,11 +77,12 @@ _IS_CHANGE = f"dialect = 'headers' AND {sql.has(names.CHANGE)}"
 
 
 def _bad_expiry(settings: "Settings") -> str:
-    """Unreadable, or over before the schedule is due; a retry or what was moved will expire."""
+    """Unreadable, or over before the schedule is due; a retry or what was moved will expire. One
+    before 1970 would never do so: packed, it is a number without a sign."""
     is_retry = f"retry_text IS NOT NULL OR {sql.has(names.RETRY_ATTEMPT)}"
     return (
         "(expires_ms IS NULL AND expires_after_ms IS NULL) "
-        f"OR expires_ms > {DUE_MS_MAX} "
+        f"OR expires_ms < 0 OR expires_ms > {DUE_MS_MAX} "
         f"OR (expires_ms < due_ms AND NOT ({is_retry}) AND NOT {_is_copy(settings)})"
     )
 

@@ -1,13 +1,13 @@
 """The client's transport to an installation whose broker and store it can reach."""
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 from sendlater.brokers.broker import Broker
 from sendlater.brokers.open import open_broker
 from sendlater.config import Settings
 from sendlater.dialects import names
-from sendlater.errors import BadRequest, NotSupported
+from sendlater.errors import BadRequest, NotSupported, StoreUnavailable
 from sendlater.limits import BULK_COUNT_MAX, PARK_COUNT_MAX
 from sendlater.model import Cancelled, Moved, Paused, Schedule
 from sendlater.operations import recurring
@@ -18,6 +18,8 @@ from sendlater.operations.schedules import Operations
 from sendlater.operations.transport import Done, Matched
 from sendlater.store import Answer, Filter, Pending
 from sendlater.store.connection import answering
+
+_Told = TypeVar("_Told", Cancelled, Moved, Paused)
 
 
 class LocalTransport:
@@ -53,7 +55,7 @@ class LocalTransport:
 
     def cancel(self, schedule_id: bytes) -> Cancelled:
         """See Transport."""
-        return Cancelled(self.operations.cancel(schedule_id).answer.value)
+        return _told(Cancelled, self.operations.cancel(schedule_id).answer)
 
     def cancel_many(self, ids: Sequence[bytes]) -> list[Cancelled]:
         """See Transport. Waits once for intake, not once for each."""
@@ -68,7 +70,7 @@ class LocalTransport:
             for one, answer in zip(some, answers, strict=True):
                 # A newer version came in between, or somebody creates one.
                 replaced = answer in (Answer.CHANGED, Answer.RESERVED)
-                found.append(self.cancel(one) if replaced else Cancelled(answer.value))
+                found.append(self.cancel(one) if replaced else _told(Cancelled, answer))
         self.operations.intake.require(look)
         return found
 
@@ -93,19 +95,19 @@ class LocalTransport:
 
     def reschedule(self, schedule_id: bytes, *, due_ms: int) -> Moved:
         """See Transport."""
-        return Moved(self.operations.move(schedule_id, due_ms=due_ms).answer.value)
+        return _told(Moved, self.operations.move(schedule_id, due_ms=due_ms).answer)
 
     def deliver_now(self, schedule_id: bytes) -> Moved:
         """See Transport."""
-        return Moved(self.operations.deliver_now(schedule_id).answer.value)
+        return _told(Moved, self.operations.deliver_now(schedule_id).answer)
 
     def pause(self, schedule_id: bytes) -> Paused:
         """See Transport."""
-        return Paused(recurring.pause(self.operations, schedule_id).answer.value)
+        return _told(Paused, recurring.pause(self.operations, schedule_id).answer)
 
     def resume(self, schedule_id: bytes) -> Paused:
         """See Transport."""
-        return Paused(recurring.resume(self.operations, schedule_id).answer.value)
+        return _told(Paused, recurring.resume(self.operations, schedule_id).answer)
 
     def trigger(self, schedule_id: bytes) -> Schedule | None:
         """See Transport."""
@@ -130,6 +132,14 @@ class LocalTransport:
         """See Transport."""
         self.broker.close()
         self.pending.close()
+
+
+def _told(kind: type[_Told], answer: Answer) -> _Told:
+    """An answer in the words of the client. Raises StoreUnavailable for a schedule that somebody
+    changed whenever it had been looked at."""
+    if answer is Answer.CHANGED:
+        raise StoreUnavailable("the schedule changes all the time: try again")
+    return kind(answer.value)
 
 
 def _filter(query: Query) -> Filter:

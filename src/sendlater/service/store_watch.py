@@ -67,11 +67,11 @@ class StoreWatch(Takeover):
 
     def _tidy_journals(self) -> None:
         """A copy that the broker does not take stops nothing else that is looked after."""
-        try:
-            rescue_overtaken(self.settings, self.pending)
-            bury_surplus(self.settings, self.pending)
-        except BrokerUnavailable as error:
-            _log.warning("copies for the journals wait", cause=str(error)[:500])
+        for tidy in (rescue_overtaken, bury_surplus):
+            try:
+                tidy(self.settings, self.pending)
+            except BrokerUnavailable as error:
+                _log.warning("copies for the journals wait", cause=str(error)[:500])
 
     def _look_after_sidecars(self) -> None:
         """An heir starts them once it is alone: on the same host the last owner has their

@@ -8,7 +8,8 @@ batch, `aside` (rows whose target must be checked),
 `targets` (hash topic -> model.Target), `wanted` (targets not checked yet),
 `batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`),
 `changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
-`once` (sorted set id -> until when that condition remembers it: see lua/park.lua),
+`once` (sorted set id -> until when that condition remembers it: see lua/park.lua, and beside it the
+hash `once:asker`, id -> the record of a journal that asked),
 `tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
 deliveries, for people). Journals add `touched` and `beyond` (ids that intake has seen while the
 horizon moves), `overtaken` and `surplus` (what must be written to journals: see

@@ -21,7 +21,7 @@ COPY = b"next:"
 """What the keys of a copy have behind their shard."""
 HASHES = (
     *(b"aside", b"surplus", b"surplus:moves", b"surplus:elsewhere", b"overtaken:otherwise"),
-    *(b"seen:cancelled", b"seen:cancelled:before", b"limits-since"),
+    *(b"seen:cancelled", b"seen:cancelled:before", b"limits-since", b"once:asker"),
 )
 SORTED = (b"changes", b"once")
 SETS = (b"beyond", b"overtaken", b"touched")

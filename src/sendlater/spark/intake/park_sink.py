@@ -30,6 +30,7 @@ class ParkWriter(DataSourceStreamArrowWriter):
             options.get("rejected_topic", "rejected"),
             options.get("keep_input_headers", "false") == "true",
             int(options.get("max_delay_days", PlanReader.max_delay_days)),
+            options.get("ce_expirytime", "false") == "true",
         )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:

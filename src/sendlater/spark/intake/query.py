@@ -59,6 +59,7 @@ def start_intake(
         .option("rejected_topic", settings.rejected_topic)
         .option("keep_input_headers", str(settings.keep_input_headers).lower())
         .option("max_delay_days", str(settings.max_delay_days))
+        .option("ce_expirytime", str(settings.ce_expirytime).lower())
         .option("checkpointLocation", str(checkpoint))
         .start()
     )

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sendlater.brokers.kafka_topics import KafkaTopics
+from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.dialects.sql import texts
 from sendlater.limits import RECOVERY_CLOCK_SKEW_MS, TORN_LOOK_BACK_MS, TORN_MS
@@ -48,14 +49,23 @@ def marks(read: DataFrame, settings: Settings) -> Iterator[Mark]:
 
 
 def torn(
-    spark: SparkSession, settings: Settings, topics: KafkaTopics, read: DataFrame
+    spark: SparkSession,
+    settings: Settings,
+    topics: KafkaTopics,
+    read: DataFrame,
+    *,
+    clock: Clock | None = None,
 ) -> list[Place]:
     """Where they are, among records of journals (in the columns of the Kafka source).
 
     Only those of the last TORN_MS before the last one, when a producer may have died. On a target
-    that we may not read, all have arrived."""
+    that we may not read, all have arrived. One that says it is from a time to come is not the
+    last: anybody may write such a record, and nothing would be looked up any more."""
     found = _marks(read, settings).selectExpr("*", "unix_millis(timestamp) AS at_ms")
-    last = found.agg(F.max("at_ms").alias("ms")).first()
+    until_ms = (clock or SystemClock()).now_ms() + RECOVERY_CLOCK_SKEW_MS
+    # With a clock that is far behind, all are from a time to come.
+    latest = f"coalesce(max(at_ms) FILTER (WHERE at_ms <= {until_ms}), max(at_ms))"
+    last = found.agg(F.expr(latest).alias("ms")).first()
     if last is None or last.ms is None:
         return []
     found = found.filter(f"at_ms > {last.ms - TORN_MS}")

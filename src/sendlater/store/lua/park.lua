@@ -281,14 +281,37 @@ local function keep_otherwise(id, only_if, due_ms, row, met, stood)
     has_otherwise = true
 end
 
--- Of `once`, where nothing stands: none that was created so is remembered. By the server's own clock: no
--- task's clock that is wrong makes it forget.
-local function is_first(id, due_ms)
+-- Of `once`, where nothing stands: none that was created so is remembered, but for this record itself, which
+-- a store that is filled again without being emptied reads once more (see store/rebuild.py). By the server's
+-- own clock: no task's clock that is wrong makes it forget.
+local asker = once .. ':asker'
+local function forget_once(ids)
+    if #ids > 0 then
+        redis.call('ZREM', once, unpack(ids))
+        redis.call('HDEL', asker, unpack(ids))
+    end
+    return #ids
+end
+local function is_first(id, due_ms, row)
     local now_ms = tonumber(redis.call('TIME')[1]) * 1000
-    redis.call('ZREMRANGEBYSCORE', once, '-inf', now_ms)
-    local new = redis.call('ZADD', once, 'NX', math.max(due_ms, now_ms) + once_kept_ms, id)
-    redis.call('ZREMRANGEBYRANK', once, 0, -once_max - 1)
-    return new == 1
+    repeat
+        local old = redis.call('ZRANGEBYSCORE', once, '-inf', now_ms, 'LIMIT', 0, 1000)
+    until forget_once(old) == 0
+    local version = ''
+    if journal ~= '' then
+        local _, source, position, stamp_ms = origin(row)
+        version = string.format('%s/%.0f %.0f', source, position, stamp_ms)
+    end
+    local is_new = redis.call('ZADD', once, 'NX', math.max(due_ms, now_ms) + once_kept_ms, id) == 1
+    if is_new and version ~= '' then
+        redis.call('HSET', asker, id, version)
+    end
+    local is_same = not is_new and version ~= '' and redis.call('HGET', asker, id) == version
+    local over = math.min(redis.call('ZCARD', once) - once_max, 1000)
+    if over > 0 then
+        forget_once(redis.call('ZRANGE', once, 0, over - 1))
+    end
+    return is_new or is_same
 end
 
 -- Whether a condition holds for what stands under an id; nil if that is known already.
@@ -302,7 +325,7 @@ local function decide(only_if, id, due_ms, row)
         or (has_aside and redis.call('HGET', aside, id))
     local met = holds(only_if, tonumber(due_ms), packed and 'pending' or claimed[id] and 'claimed' or '', packed)
     if only_if == 'once' and not packed and not claimed[id] then
-        met = is_first(id, tonumber(due_ms))
+        met = is_first(id, tonumber(due_ms), row)
     end
     if journal == '' then
         return met

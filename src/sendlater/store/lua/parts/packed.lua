@@ -12,16 +12,25 @@ local function whole(text, at)
 end
 
 -- Where a packed record tells the place it was read from, if that is on this topic, with partition and
--- position: it ends with topic, partition, position and a timestamp.
+-- position: it ends with topic, partition, position and a timestamp. The topic is text or bytes, and what
+-- tells its length is in front: without that, `schedules` would be found in `eu-schedules`.
 local function place(packed, topic)
-    local at = string.find(packed, topic, math.max(1, #packed - #topic - 26), true)
-    while at do
-        local number, after = whole(packed, at + #topic)
-        local position, last = whole(packed, after)
-        if select(2, whole(packed, last)) == #packed + 1 then
-            return at, number, position
+    local size = #topic
+    if size > 255 then
+        return nil
+    end
+    local text = size < 32 and string.char(160 + size) or '\217' .. string.char(size)
+    for _, head in ipairs({text, '\196' .. string.char(size)}) do
+        local named = head .. topic
+        local at = string.find(packed, named, math.max(1, #packed - #named - 26), true)
+        while at do
+            local number, after = whole(packed, at + #named)
+            local position, last = whole(packed, after)
+            if select(2, whole(packed, last)) == #packed + 1 then
+                return at, number, position
+            end
+            at = string.find(packed, named, at + 1, true)
         end
-        at = string.find(packed, topic, at + 1, true)
     end
 end
 

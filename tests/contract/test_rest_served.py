@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import threading
@@ -24,7 +25,7 @@ from sendlater.brokers.redis import open_topics
 from sendlater.cli.serve import _http
 from sendlater.client.rest_json import from_json
 from sendlater.config import Settings
-from sendlater.errors import BadRequest, BadSettings, Unavailable
+from sendlater.errors import BadRequest, BadSettings, SendlaterError, Unavailable
 from sendlater.local.process import free_ports
 from sendlater.model import Cancelled, Moved, Record, Target
 from sendlater.server.app import make_app
@@ -357,7 +358,7 @@ def test_it_is_started_again_when_it_is_killed_and_ends_with_the_service(redis_u
 
     before = set(psutil.Process().children())
     with capture_logs() as logs:
-        with _http(settings, redis_url, threading.Event()):
+        with _http(settings, redis_url, threading.Event(), waits=False):
             assert answers()
             child(before).kill()
             wait_until(answers, "REST is there again")
@@ -370,6 +371,26 @@ def test_it_is_started_again_when_it_is_killed_and_ends_with_the_service(redis_u
         ("query failed", "REST", "its process ended, status -9"),
         ("query started again", "REST", None),
     ]
+
+
+def test_on_one_host_it_waits_for_the_address_that_the_last_service_still_has(redis_url, space):
+    with socket.create_server(("127.0.0.1", 0)) as last:
+        address = f"127.0.0.1:{last.getsockname()[1]}"
+        settings = settings_for(redis_url, space).model_copy(update={"http_addr": address})
+        alone = _http(settings, redis_url, threading.Event(), waits=False)
+        with pytest.raises(SendlaterError, match="REST could not start"), alone:
+            pass
+        beside = _http(settings, redis_url, threading.Event(), waits=True)
+        beside.__enter__()
+
+    def answers():
+        with suppress(httpx2.HTTPError):
+            return httpx2.get(f"http://{address}/healthz").text == "ok\n"
+
+    try:
+        wait_until(answers, "REST has its address")
+    finally:
+        beside.__exit__(None, None, None)
 
 
 def test_it_ends_with_its_parent_however_that_ends(redis_url, space):

@@ -22,7 +22,8 @@ from sendlater.cli.connection import (
 )
 from sendlater.cli.signals import stop_on_signals
 from sendlater.config import Settings
-from sendlater.errors import NotSupported
+from sendlater.errors import BadRequest, NotSupported, SendlaterError
+from sendlater.local.process import is_free
 
 
 @app.command
@@ -77,7 +78,8 @@ def serve(
                 told = f"warning: {trouble.name}: {trouble.found}. {trouble.mend}"
                 err.print(told, style="yellow")
         ready = threading.Event()
-        doors.enter_context(_http(settings, installation.redis_url, ready))
+        waits = take_over or settings.stands_by
+        doors.enter_context(_http(settings, installation.redis_url, ready, waits=waits))
         if settings.pending == "buckets":
             if take_over:
                 raise NotSupported("--take-over: time buckets have no service that stands by")
@@ -125,12 +127,14 @@ def _stands_by() -> None:
 
 
 @contextmanager
-def _http(settings: Any, redis_url: str, ready: threading.Event) -> Iterator[None]:
+def _http(settings: Any, redis_url: str, ready: threading.Event, *, waits: bool) -> Iterator[None]:
     """REST and the page, if an address is set; started again whenever they end by themselves. Until
-    the service is `ready`, they know that it starts."""
+    the service is `ready`, they know that it starts. `waits`: on the same host the last service may
+    have the address until it has handed over."""
     if not settings.http_addr:
         yield
         return
+    from sendlater.server.app import address_of
     from sendlater.server.process import HttpProcess
     from sendlater.service.supervision import WATCH_S, Loop, Worker
 
@@ -140,11 +144,18 @@ def _http(settings: Any, redis_url: str, ready: threading.Event) -> Iterator[Non
         return process
 
     def look_after() -> float:
+        if rest.query is None and waits and not is_free(*address_of(settings)):
+            return WATCH_S
         rest.look_after(time.monotonic(), delay_s_max=settings.restart_delay_ms_max / 1_000)
         return WATCH_S
 
     rest = Worker("REST", start)
-    rest.begin()
+    try:
+        rest.begin()
+    except SendlaterError as error:
+        if not waits or isinstance(error, BadRequest):
+            raise
+        err.print(f"the page and REST will be tried again: {error}", highlight=False)
     watch = Loop("rest", look_after)
     try:
         yield

@@ -155,6 +155,19 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there at this moment."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            return True
+    except OSError:
+        return False
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def last_lines(log: Path, *, count: int = 12) -> str:
     """The end of a log, for an error message."""
     try:

@@ -57,12 +57,13 @@ def server_name(url: str) -> str:
 
     Of a URL that cannot be read it tells what it can, and raises nothing: errors quote the URL.
     """
+    scheme, _, left = url.partition("://")
+    if "+" in scheme:  # a list of hosts is no host to urlsplit
+        return left.rpartition("@")[2].partition("?")[0]
     try:
         parts = urlsplit(url)
         if parts.scheme == "unix":
             return parts.path
-        if "+" in parts.scheme:
-            return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
         return f"{parts.hostname or 'localhost'}:{parts.port or REDIS_PORT}"
     except ValueError:
         return "unknown"

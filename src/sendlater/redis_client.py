@@ -7,8 +7,8 @@ exist with `rediss+` too. What stands behind `?` is given to redis-py, as of its
 Sentinels themselves that is `sentinel_username` and `sentinel_password`.
 """
 
+import re
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -74,25 +74,24 @@ def open_client(url: str, *, retry: Retry, **options: Any) -> Any:
 
     Raises ValueError for a URL that cannot be read, and REDIS_ERRORS without such a cluster.
     """
-    parts = urlsplit(url)
-    scheme, _, kind = parts.scheme.partition("+")
+    named, who, hosts, rest = _split(url)
+    scheme, _, kind = named.partition("+")
     if not kind and scheme in _CONNECTIONS:
         kind_of_connection = _CONNECTIONS[scheme]
         return Redis.from_url(url, retry=retry, connection_class=kind_of_connection, **options)
     if kind not in (CLUSTER, SENTINEL) or scheme not in ("redis", "rediss"):
         expected = "redis://, rediss:// or unix://, or redis+cluster:// or redis+sentinel://"
-        raise ValueError(f"expected {expected}, got {parts.scheme or 'none of them'}")
-    who, at, hosts = parts.netloc.rpartition("@")
+        raise ValueError(f"expected {expected}, got {named or 'none of them'}")
     port = REDIS_PORT if kind == CLUSTER else SENTINEL_PORT
     nodes = [_node(host, default_port=port) for host in hosts.split(",")]
-    base = f"{scheme}://{who}{at}{_url_host(nodes[0])}"
-    query = f"?{parts.query}" if parts.query else ""
+    base = f"{scheme}://{who}{_url_host(nodes[0])}"
     if kind == CLUSTER:
-        return _cluster(url, f"{base}{parts.path}{query}", nodes, retry=retry, **options)
-    name, _, number = parts.path.strip("/").partition("/")
+        return _cluster(url, f"{base}{rest}", nodes, retry=retry, **options)
+    path, mark, query = rest.partition("?")
+    name, _, number = path.strip("/").partition("/")
     if not name:
         raise ValueError("expected redis+sentinel://host:port/NAME, got no NAME of a master")
-    return _master(name, f"{base}/{number or 0}{query}", nodes, retry=retry, **options)
+    return _master(name, f"{base}/{number or 0}{mark}{query}", nodes, retry=retry, **options)
 
 
 def with_nodes(url: str, client: Any) -> str:
@@ -100,12 +99,20 @@ def with_nodes(url: str, client: Any) -> str:
     know one yet: those in the URL may be gone. Any other URL as it is."""
     if not isinstance(client, RedisCluster):
         return url
-    parts = urlsplit(url)
-    who, at, hosts = parts.netloc.rpartition("@")
+    scheme, who, hosts, rest = _split(url)
     nodes = client.get_nodes()  # type: ignore[no-untyped-call]
     known = (_url_host((node.host, node.port)) for node in nodes)
     every = ",".join(dict.fromkeys((*hosts.split(","), *known)))
-    return parts._replace(netloc=f"{who}{at}{every}").geturl()
+    return f"{scheme}://{who}{every}{rest}"
+
+
+def told_by_each(client: Any, section: str) -> dict[str, dict[str, Any]]:
+    """INFO of the servers behind a client, by their addresses; of a cluster of its masters. If one
+    does not answer, the next call asks those that have taken over by then."""
+    if not isinstance(client, RedisCluster):
+        return {address_of(client): client.info(section)}
+    nodes = client.get_primaries()  # type: ignore[no-untyped-call]
+    return {_url_host((n.host, n.port)): client.info(section, target_nodes=n) for n in nodes}
 
 
 def primaries(client: Any) -> list[Redis]:
@@ -122,6 +129,15 @@ def address_of(client: Redis) -> str:
     master = getattr(client.connection_pool, "master_address", None)
     host, port = master or (named.get("host", "localhost"), named.get("port", REDIS_PORT))
     return str(named.get("path") or f"{host}:{port}")
+
+
+def _split(url: str) -> tuple[str, str, str, str]:
+    """Scheme; user and password with their `@`; hosts; all that follows. Not by urlsplit, which
+    takes no list with an IPv6 address in it."""
+    scheme, mark, left = url.partition("://")
+    hosts, rest = re.fullmatch(r"([^/?]*)(.*)", left, re.DOTALL).groups()  # type: ignore[union-attr]
+    who, at, hosts = hosts.rpartition("@")
+    return scheme if mark else "", f"{who}{at}", hosts, rest
 
 
 def _cluster(url: str, plain: str, nodes: list[tuple[str, int]], **options: Any) -> Any:

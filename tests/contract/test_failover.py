@@ -12,6 +12,7 @@ from redis_nodes import Cluster, Node, Watched, own_cluster, own_sentinels
 from servers import wait_until
 
 from sendlater import redis_client
+from sendlater.addresses import server_name
 from sendlater.errors import BadSettings, SendlaterError, StoreUnavailable
 from sendlater.local.process import LOOPBACK, free_ports
 from sendlater.local.redis_facts import redis_facts
@@ -58,6 +59,12 @@ def works(act: Callable[[], object]) -> Callable[[], bool]:
     return tried
 
 
+def known(admin: Admin) -> set[str]:
+    with suppress(StoreUnavailable):
+        return set(admin.memory())
+    return set()
+
+
 def test_a_cluster_is_reached_when_the_node_in_the_url_is_gone(cluster: Cluster, space: str):
     pending = opened(cluster.url, space)
     put(pending, *(b"%d" % number for number in range(30)))
@@ -71,6 +78,8 @@ def test_a_cluster_is_reached_when_the_node_in_the_url_is_gone(cluster: Cluster,
         works(lambda: put(opened(cluster.url, space), b"b")), "so does a new client of this process"
     )
     assert pending.counts()["pending"] == 32
+    masters = {f"{LOOPBACK}:{node.port}" for node in cluster.nodes if node.is_master}
+    wait_until(lambda: known(Admin(pending)) == masters, "memory is that of who has taken over")
     everywhere = with_nodes(cluster.url, pending.clients[0])
     assert everywhere.count(",") >= len(cluster.masters), "what a service gives to its tasks"
     redis_client._found.clear()
@@ -225,13 +234,22 @@ def test_a_server_that_takes_no_writes_for_now_does_not_answer(
             act()
 
 
+def test_several_hosts_may_be_names_and_ipv6_addresses() -> None:
+    url = "redis+cluster://:a%2Fb@redis-1:7000,[fd00::1]:7001,redis-2?socket_timeout=5"
+    _, who, hosts, rest = redis_client._split(url)
+    nodes = [redis_client._node(host, default_port=6379) for host in hosts.split(",")]
+    assert (who, rest) == (":a%2Fb@", "?socket_timeout=5")
+    assert nodes == [("redis-1", 7000), ("fd00::1", 7001), ("redis-2", 6379)]
+    assert server_name(url) == "redis-1:7000,[fd00::1]:7001,redis-2"
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
         ("redis+sentinel://:hunter2@host:26379", "got no NAME"),
         ("redis+tree://:hunter2@host", "got redis\\+tree"),
         ("redis+cluster://:hunter2@host:70000", "expected host:port, got 'host:70000'"),
-        ("host:6379", "got host"),
+        ("host:6379", "got none of them"),
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str, told: str):

@@ -309,6 +309,22 @@ def test_a_command_that_slept_while_another_ended_the_change_touches_nothing(url
     assert everything(after) == before
 
 
+def test_a_copy_that_does_not_fit_is_given_up_by_itself(urls, space):
+    a = connect(urls[0])
+    pending = Pending(a, space=space, shards=2)
+    populate(pending, count=200)
+    before = everything(pending)
+    a[0].config_set("maxmemory", a[0].info("memory")["used_memory"] + 20_000)
+    try:
+        with pytest.raises(StoreUnavailable, match="maxmemory"):
+            Reshard(a, a, space=space, shards=3).run()
+        assert leftovers(a, space) == []
+        pending.require_layout()
+    finally:
+        a[0].config_set("maxmemory", 0)
+    assert everything(pending) == before
+
+
 def test_before_a_cluster_forgets_the_old_its_disks_have_the_copy(tmp_path, space, monkeypatch):
     waited = []
     monkeypatch.setattr(reshard, "await_disk", lambda clients: waited.append(len(clients)))

@@ -82,7 +82,7 @@ def test_a_missing_topic_makes_no_other_wait_for_all_its_attempts():
     wait_until(lambda: answers.of(b"gone-999") is Reason.UNKNOWN_TOPIC, "the others are given up")
 
 
-def test_a_refusal_holds_while_it_is_asked_again_but_not_when_long_unused(monkeypatch):
+def test_nothing_is_refused_by_an_answer_that_is_old_and_one_more_attempt_is_enough(monkeypatch):
     clock = FixedClock(1_000)
     shown = SimpleNamespace(monotonic=lambda: clock.now_ms() / 1_000)
     monkeypatch.setattr(target_lookups, "time", shown)
@@ -91,14 +91,25 @@ def test_a_refusal_holds_while_it_is_asked_again_but_not_when_long_unused(monkey
     answers._queue.get()
     answers._known[b"gone"] = (Reason.UNKNOWN_TOPIC, 2.0)
 
-    clock.advance(1_001)
     assert answers.of(b"gone") is Reason.UNKNOWN_TOPIC
+    clock.advance(1_001)
+    assert answers.of(b"gone") is None, "it may be there by now"
     assert answers._queue.get_nowait() == b"gone"
     answers._attempt(b"gone")
-    assert answers._known[b"gone"][1] > 7, "one attempt is enough"
+    assert answers._known[b"gone"][1] > 7
+    assert answers.of(b"gone") is Reason.UNKNOWN_TOPIC
 
-    clock.advance(3_600_000)
-    assert answers.of(b"gone") is None
+
+def test_a_topic_that_is_not_well_is_tried_as_often_as_a_new_one(monkeypatch):
+    class NotWell(Counting):
+        def look_up(self, topic):
+            raise TopicUnavailable(topic)
+
+    monkeypatch.setattr(TargetLookups, "_run", lambda self: None)
+    answers = TargetLookups(NotWell(), rejected_topic="bad", record_bytes_max=10**6)
+    answers._known[b"gone"] = (Reason.UNKNOWN_TOPIC, 0.0)
+    answers._attempt(b"gone")
+    assert answers._known[b"gone"] == (Reason.UNKNOWN_TOPIC, 0.0)
 
 
 def test_answers_are_bounded_and_the_oldest_is_forgotten(monkeypatch):

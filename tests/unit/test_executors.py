@@ -8,9 +8,9 @@ import pytest
 
 from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
-from sendlater.errors import BadSettings, ClockSkew, Stopped, Unavailable
+from sendlater.errors import BadSettings, ClockSkew, Unavailable
 from sendlater.spark import cluster, session
-from sendlater.spark.cluster import require_slots
+from sendlater.spark.cluster import await_slots
 from sendlater.spark.delivery.executor_clock import require_clock
 from sendlater.spark.delivery.lane import Lane
 
@@ -45,18 +45,19 @@ def spark(context: Context) -> Any:
 def test_a_start_waits_for_a_slot_for_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "WATCH_S", 0.001)
     slow = Context(0, 4, 5)
-    require_slots(spark(slow), settings(), threading.Event())
+    assert await_slots(spark(slow), settings(), threading.Event())
     assert slow._slots == [5]
     monkeypatch.setattr(cluster, "EXECUTORS_S_MAX", 0.01)
-    with pytest.raises(BadSettings, match=r"there:7077 has 4 task slots.* at least 5: .*\(2 x 2\)"):
-        require_slots(spark(Context(4)), settings(), threading.Event())
+    with pytest.raises(Unavailable, match=r"there:7077 has 4 task slots.* at least 5: .*\(2 x 2\)"):
+        await_slots(spark(Context(4)), settings(), threading.Event())
     with pytest.raises(Unavailable, match="no Spark master answers at spark://there"):
-        require_slots(spark(Context(0, stopped=True)), settings(), threading.Event())
+        await_slots(spark(Context(0, stopped=True)), settings(), threading.Event())
     stop = threading.Event()
     stop.set()
-    with pytest.raises(Stopped):
-        require_slots(spark(Context(0)), settings(), stop)
-    require_slots(spark(Context(0)), settings(spark_master=""), stop)
+    assert not await_slots(spark(Context(0)), settings(), stop)
+    assert await_slots(spark(Context(0)), settings(spark_master=""), stop)
+    later = {"spark.dynamicAllocation.enabled": "true"}
+    assert await_slots(spark(Context(0)), settings(spark=later), stop)
 
 
 @pytest.mark.parametrize(("apart_ms", "refused"), [(0, 0), (1_000, 0), (1_001, 1), (-1_001, 1)])

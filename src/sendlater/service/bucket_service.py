@@ -29,7 +29,7 @@ from sendlater.spark.buckets.passes import Intake, Moves
 from sendlater.spark.buckets.record import DRAIN
 from sendlater.spark.buckets.topics import require_topics
 from sendlater.spark.buckets.warm_up import warm_up
-from sendlater.spark.cluster import require_slots
+from sendlater.spark.cluster import await_slots
 from sendlater.spark.delivery.query import start_held
 from sendlater.spark.kafka_sink import request_bytes_max
 from sendlater.spark.session import start_session
@@ -79,7 +79,8 @@ class BucketService:
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
-        require_slots(self._spark, settings, stop or threading.Event())
+        if not await_slots(self._spark, settings, stop or threading.Event()):
+            return False
         # The fence comes late, so that an older service delivers until this one can.
         self._owner = Owner(self._client, space=settings.space, topic=self.ladder.topic(0))
         shutil.rmtree(self._scratch, ignore_errors=True)

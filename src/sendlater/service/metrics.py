@@ -7,7 +7,7 @@ service resets none. docs/reference/metrics.md explains each.
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -57,23 +57,23 @@ class Patient:
 
     def __init__(self, lag: Lag) -> None:
         self._ask = lag
+        self._lock = threading.Lock()
         self._answer: Future[dict[str, int]] | None = None
 
     def __call__(self) -> dict[str, int]:
         """The lag, if it is known within LAG_S_MAX; of an earlier question if that took so long.
         Raises Unavailable."""
-        if self._answer is None:
-            self._answer = Future()
-            threading.Thread(target=self._tell, args=(self._answer,), daemon=True).start()
-        try:
-            found = self._answer.result(LAG_S_MAX)
-        except TimeoutError:
+        with self._lock:
+            answer = self._answer
+            if answer is None:
+                self._answer = answer = Future()
+                threading.Thread(target=self._tell, args=(answer,), daemon=True).start()
+        if not wait((answer,), LAG_S_MAX).done:
             return {}
-        except Exception:
-            self._answer = None
-            raise
-        self._answer = None
-        return found
+        with self._lock:
+            if self._answer is answer:
+                self._answer = None
+        return answer.result()
 
     def _tell(self, answer: "Future[dict[str, int]]") -> None:
         try:
@@ -100,13 +100,15 @@ class StoreMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """A few calls, each O(log n) in the store."""
         try:
-            found = [*self._gauges(), *self._counters(), *self._told(), *self._memory()]
+            found = [*self._gauges(), *self._counters(), *self._told()]
         except Unavailable:
             found = []
         yield GaugeMetricFamily("sendlater_up", "Whether the store answers.", bool(found))
         yield from found
         if not found:
             return  # what intake has read is in the store, too
+        with suppress(Unavailable):
+            yield from list(self._memory())  # a node of a cluster may be away that nothing needs
         with suppress(Unavailable):
             behind = GaugeMetricFamily(
                 "sendlater_intake_lag_records", "Records not read yet.", labels=["inbox"]

@@ -16,7 +16,7 @@ from sendlater.service.graceful_stop import drain
 from sendlater.service.handing_over import HandingOver
 from sendlater.service.queries import forget_dead
 from sendlater.service.supervision import FIRST_BATCH_S, STORE_WATCH_S, WATCH_S, Worker
-from sendlater.spark.cluster import require_slots
+from sendlater.spark.cluster import await_slots
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
 from sendlater.spark.warm_up import warm_up, warm_up_producer
@@ -107,7 +107,8 @@ class Service(HandingOver):
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
-        require_slots(self._spark, settings, stop)
+        if not await_slots(self._spark, settings, stop):
+            return False
         return self._stand_by(stop, on_standby)
 
     def _stand_by(self, stop: threading.Event, on_standby: Callable[[], None]) -> bool:

@@ -17,7 +17,7 @@ from sendlater.limits import (
     RESERVED_MS,
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
-from sendlater.redis_client import address_of, primaries
+from sendlater.redis_client import told_by_each
 from sendlater.store.changes import Answer, Move
 from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
@@ -299,8 +299,9 @@ class Admin:
     def memory(self) -> dict[str, tuple[int, int]]:
         """By server bytes it uses, and its `maxmemory` (0: no limit); of a cluster its masters."""
         with answering():
-            servers = [one for client in self.pending.clients for one in primaries(client)]
-            told = {address_of(server): server.info("memory") for server in servers}
+            told: dict[str, dict[str, int]] = {}
+            for client in self.pending.clients:
+                told |= told_by_each(client, "memory")
         return {at: (one["used_memory"], one.get("maxmemory", 0)) for at, one in told.items()}
 
     def fullest(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ that a list in another order, or of another length, is refused before anything i
 from typing import Any
 
 from sendlater.errors import BadSettings, StoreUnavailable
-from sendlater.redis_client import primaries
+from sendlater.redis_client import told_by_each
 from sendlater.store.connection import Clients, answering
 
 RESHARDING, MOVED = "resharding", "moved"
@@ -71,7 +71,8 @@ def identities(clients: Clients) -> list[Any]:
     found = []
     for client in clients:
         with answering():
-            runs = frozenset(server.info("server")["run_id"] for server in primaries(client))
+            told = told_by_each(client, "server").values()
+            runs = frozenset(server["run_id"] for server in told)
         pool = getattr(client, "connection_pool", None)
         db = pool.connection_kwargs.get("db") or 0 if pool else 0
         found.append((runs, db))

@@ -199,7 +199,8 @@ class Reshard:
             if wrong:
                 raise Unavailable(f"the copy is not complete ({'; '.join(wrong)}): try again")
         except (Exception, KeyboardInterrupt):
-            self.leave()
+            if self.plan is not None:
+                self.leave()
             raise
         self._await_disk()
         self._say("retire")
@@ -207,8 +208,9 @@ class Reshard:
     def _seal(self, token: str) -> int:
         """From now on no service starts, no owner and no client changes anything; returns the
         number of the owner that we are."""
-        self.plan = Plan(token, "copy", self.shards_from, len(self.old), self.shards, len(self.new))
-        self.old[0].set(self._plan_key, msgspec.json.encode(self.plan))
+        plan = Plan(token, "copy", self.shards_from, len(self.old), self.shards, len(self.new))
+        self.old[0].set(self._plan_key, msgspec.json.encode(plan))
+        self.plan = plan
         for client in self.old:
             client.set(place_key(self.space), RESHARDING)
         for number, client in enumerate(self.new):

@@ -78,6 +78,7 @@ _REFUSALS = {
 }
 _FULL = "command not allowed when used memory"
 """Part of Redis's error when it is full, also inside a script."""
+_IN_PIPELINE = re.compile(r"^Command # \d+ .*? of pipeline caused error: ", re.DOTALL)
 _TAKES_NONE = ("NOREPLICAS", "MISCONF", "CLUSTERDOWN", "MASTERDOWN")
 """Parts of its errors when it takes no writes for now: without its replicas or its disk, or in a
 cluster that lacks a master. The driver leaves out the words that it knows."""
@@ -85,7 +86,8 @@ cluster that lacks a master. The driver leaves out the words that it knows."""
 
 def _told(error: Exception) -> Exception:
     """What an error of Redis is for callers; itself if it is a mistake in a script or its call."""
-    word, _, told = str(error).partition(" ")
+    # In a pipeline redis-py says which command it was.
+    word, _, told = re.sub(_IN_PIPELINE, "", str(error)).partition(" ")
     if word in _REFUSALS:
         return _REFUSALS[word](told)
     if _FULL in str(error):

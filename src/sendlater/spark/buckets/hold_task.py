@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from sendlater.brokers.group_offsets import Place
+from sendlater.brokers.message_headers import headers_of
 from sendlater.clock import Clock
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import (
@@ -128,7 +129,7 @@ class HoldTask:
     def _take(self, message: Any) -> None:
         offset = message.offset()
         self.read_end = offset + 1
-        headers = message.headers() or []
+        headers = headers_of(message, unreadable=[]) or []
         row = parse(offset, message.key(), message.value(), headers)
         if row is None:
             if headers and headers[0] == (DRAIN, self.holding.run.encode()):

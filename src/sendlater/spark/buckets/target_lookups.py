@@ -68,21 +68,24 @@ class TargetLookups:
         self._queue.put(topic)
 
     def of(self, topic: bytes) -> Target | Reason | None:
-        """What it takes, why it takes nothing, or None: not known yet.
+        """What it takes, why it takes nothing, or None: not known, or not known any more.
 
-        An old answer holds while it is asked again. Raises BrokerUnavailable if it is the rejected
+        What it takes holds while it is asked again; a refusal does not, as the topic may be there
+        by now. Raises BrokerUnavailable if it is the rejected
         topic and cannot be written.
         """
         self.ask(topic)
         known = self._known.get(topic)
         if known is None:
             return None
-        answer, _ = known
-        if isinstance(answer, Reason) and topic == self._rejected:
+        answer, until_s = known
+        if not isinstance(answer, Reason):
+            return answer
+        if topic == self._rejected:
             raise BrokerUnavailable(
                 f"the rejected topic {topic.decode()!r} cannot be written: {answer.value}"
             )
-        return answer
+        return answer if time.monotonic() < until_s else None
 
     def _run(self) -> None:
         while True:
@@ -133,7 +136,7 @@ class TargetLookups:
         self._attempts[topic] = count, since_s
         known = self._known.get(topic)
         # Where it was missing before, once is enough: if the broker made topics, it would be there.
-        again = known is not None and isinstance(known[0], Reason)
+        again = known is not None and known[0] is given_up is Reason.UNKNOWN_TOPIC
         enough = count >= ATTEMPTS_MIN and now_s - since_s >= LOOK_UP_ATTEMPTS_MAX * TICK_S
         return given_up if again or enough else None
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -47,7 +48,8 @@ class Filling:
             space=settings.space,
             shards=settings.shards,
             owner=owner,
-            plans=PlanReader.of(settings),
+            # What an earlier version has accepted stands.
+            plans=replace(PlanReader.of(settings), ce_expirytime=False),
         )
         self.journals = topics.identity(settings.journals) if settings.journals else ""
 

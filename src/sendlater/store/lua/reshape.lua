@@ -9,5 +9,8 @@ local stands = redis.call('GET', plan)
 if not stands or cjson.decode(stands).token ~= token then
     return 0
 end
+-- A write that takes no memory comes first, so that a full Redis does not refuse the next one. (Scripts
+-- that say `full: goes on` name another key for that, which in a cluster is on another node than this.)
+redis.call('PERSIST', plan)
 redis.call('SET', plan, told)
 return 1

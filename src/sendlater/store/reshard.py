@@ -335,7 +335,6 @@ class Reshard:
             return
         for name in ("audit", "changed:*", "undo:*", "request:*"):
             for key in self.old[0].scan_iter(match=f"{self.space}:{name}", count=COPY_COUNT_MAX):
-                left_ms = self.old[0].pttl(key)
                 self.new[0].delete(key)
                 if name.startswith("changed"):
                     self.new[0].sadd(key, *self.old[0].smembers(key))
@@ -343,7 +342,7 @@ class Reshard:
                     self.new[0].set(key, self.old[0].get(key) or b"")
                 elif rows := self.old[0].lrange(key, 0, -1):
                     self.new[0].rpush(key, *rows)
-                if left_ms > 0:
+                if (left_ms := self.old[0].pttl(key)) > 0:
                     self.new[0].pexpire(key, left_ms)
 
 

@@ -95,11 +95,11 @@ def _ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Masters, each with a replica."""
+    """Masters, and the replicas of as many of them as there are."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], *, masters: int) -> None:
         self.nodes = nodes
-        self.masters, self.replicas = nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]
+        self.masters, self.replicas = nodes[:masters], nodes[masters:]
 
     @property
     def url(self) -> str:
@@ -122,7 +122,7 @@ class Cluster:
                 SLOTS * number // len(self.masters), SLOTS * (number + 1) // len(self.masters)
             )
             master.client.execute_command("CLUSTER", "ADDSLOTS", *slots)
-        for master, replica in zip(self.masters, self.replicas, strict=True):
+        for master, replica in zip(self.masters, self.replicas, strict=False):
             name = master.client.execute_command("CLUSTER", "MYID").decode()
             wait_until(lambda r=replica, n=name: _follows(r, n), "a replica knows its master")
         wait_until(self.is_whole, "a cluster")
@@ -144,12 +144,12 @@ def _follows(replica: Node, name: str) -> bool:
 
 
 @contextmanager
-def own_cluster(directory: Path, *, masters: int = 3) -> Iterator[Cluster]:
-    """A Redis Cluster with a replica for each master."""
+def own_cluster(directory: Path, *, masters: int = 3, replicas: int = 3) -> Iterator[Cluster]:
+    """A Redis Cluster; by default with a replica for each master."""
     options = {"cluster_enabled": "yes", "cluster_node_timeout": NOTICED_MS}
-    nodes = [Node(directory, port, **options) for port in _ports(2 * masters)]
+    nodes = [Node(directory, port, **options) for port in _ports(masters + replicas)]
     with _running(nodes):
-        cluster = Cluster(nodes)
+        cluster = Cluster(nodes, masters=masters)
         cluster.form()
         yield cluster
 

@@ -1,6 +1,7 @@
 """Addresses as settings give them: `host:port`, Redis URLs; and those that a client is given."""
 
 import re
+import socket
 from urllib.parse import urlsplit
 
 from sendlater.errors import BadSettings
@@ -33,6 +34,11 @@ def host_and_port(text: str, *, setting: str, default: str = THIS_MACHINE) -> tu
 def bracketed(host: str) -> str:
     """A host as URLs have it: an IPv6 address in brackets (RFC 3986, 3.2.2)."""
     return f"[{host}]" if ":" in host else host
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """The kind of sockets that listen at a host."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def redis_urls(text: str) -> list[str]:

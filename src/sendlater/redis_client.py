@@ -19,7 +19,14 @@ from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, R
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
-from sendlater.addresses import CLUSTER, REDIS_PORT, SENTINEL, SENTINEL_PORT, host_and_port
+from sendlater.addresses import (
+    CLUSTER,
+    REDIS_PORT,
+    SENTINEL,
+    SENTINEL_PORT,
+    bracketed,
+    host_and_port,
+)
 
 REDIS_ERRORS = (RedisError, RedisClusterException)
 """What redis-py raises. The second is no RedisError: of a cluster no node answers."""
@@ -176,4 +183,4 @@ def _node(text: str, *, default_port: int) -> tuple[str, int]:
 
 def _url_host(node: tuple[str, int]) -> str:
     host, port = node
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"

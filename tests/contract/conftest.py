@@ -1,8 +1,5 @@
 """Installations that a client can talk to, each started once for all files that use it."""
 
-import shlex
-import socket
-import subprocess
 import threading
 import time
 import uuid
@@ -11,10 +8,9 @@ from contextlib import suppress
 import pytest
 from dialects_spark import spark  # noqa: F401  (for all that ask for it)
 from ledger import create_topics
-from redis import Redis
-from redis.exceptions import RedisError
+from redis_nodes import own_cluster
 from rest_calls import settings_for
-from servers import ServiceProcess, wait_until
+from servers import ServiceProcess
 from starlette.testclient import TestClient
 
 from sendlater import Topics
@@ -23,7 +19,6 @@ from sendlater.config import load
 from sendlater.dialects.deliver import leaving
 from sendlater.dialects.rejected import expired_schedule
 from sendlater.errors import Unavailable
-from sendlater.local.redis_server import find_redis
 from sendlater.server.app import make_app
 from sendlater.server.process import HttpProcess
 from sendlater.spark.delivery.expired import has_expired
@@ -153,26 +148,5 @@ def deliverer(redis_url, space):
 @pytest.fixture
 def cluster_url(tmp_path):
     """A cluster of one node: small, but it refuses commands that span slots as a large one does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        # The nodes' own port lies 10,000 higher and must exist.
-        port = free.getsockname()[1] - 20_000
-    arguments = f"--port {port} --bind 127.0.0.1 --dir {tmp_path} --cluster-enabled yes --save ''"
-    binary = str(find_redis().path)
-    server = subprocess.Popen([binary, *shlex.split(arguments)], stdout=subprocess.DEVNULL)
-
-    def formed():
-        try:
-            with Redis(port=port) as node:
-                if node.execute_command("CLUSTER INFO")["cluster_slots_assigned"] == "0":
-                    node.execute_command("CLUSTER ADDSLOTS", *range(16_384))
-                return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
-        except RedisError:
-            return False
-
-    try:
-        wait_until(formed, "a cluster")
-        yield f"redis+cluster://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(timeout=10)
+    with own_cluster(tmp_path, masters=1, replicas=0) as cluster:
+        yield cluster.url

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
-from sendlater.addresses import LOOPBACK, host_and_port
+from sendlater.addresses import LOOPBACK, family_of, host_and_port
 from sendlater.config import Settings
 from sendlater.errors import SendlaterError
 from sendlater.etf1.events import Events
@@ -67,8 +67,7 @@ class Etf1Server:
                 address=f"{host}:{port}",
             )
         handler = type("Handler", (_Handler,), {"server_of": self})
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        kind = type("Server", (ThreadingHTTPServer,), {"address_family": family})
+        kind = type("Server", (ThreadingHTTPServer,), {"address_family": family_of(host)})
         http: ThreadingHTTPServer = kind((host, port), handler)
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, name="etf1", daemon=True).start()

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Self
 
+from sendlater.addresses import family_of
 from sendlater.errors import Unavailable
 from sendlater.local import shared_server
 
@@ -158,14 +159,10 @@ def free_ports(count: int) -> list[int]:
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there at this moment."""
     try:
-        with socket.create_server((host, port), family=_family(host)):
+        with socket.create_server((host, port), family=family_of(host)):
             return True
     except OSError:
         return False
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def last_lines(log: Path, *, count: int = 12) -> str:

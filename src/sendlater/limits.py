@@ -6,6 +6,9 @@ Separate from the settings: Spark's tasks need only these, and start faster with
 LANES_MAX = 8
 """Most lanes of a service: each has a task for each shard. The next owner of a space has the lanes
 after these, and the one after it again the first ones."""
+KEPT_LANE = 2 * LANES_MAX
+"""Lanes from this number on are nobody's: what lane n had, and nobody can look up yet, is kept in
+batches of lane KEPT_LANE + n."""
 CLAIM_COUNT_MAX = 1_000
 """Most schedules in one claim: 1,000 of a million block Redis for 1.7 ms, 10,000 for 18 ms."""
 CLAIM_BYTES_MAX = 8 * 1024 * 1024

@@ -14,16 +14,17 @@ from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.delivery.targets import (
     ASIDE_COUNT_MAX,
-    DELETED_LOOK_COUNT_MAX,
-    DELETED_LOOK_MS,
-    DELETED_MS,
-    HOLD_MS,
+    BLOCKING_LOOK_COUNT_MAX,
+    BLOCKING_LOOK_MS,
+    BLOCKING_MS,
     LOOK_UP_ATTEMPTS_MAX,
     REFRESH_MS,
     REFUSED_MS,
+    SILENT_MS,
     UNAVAILABLE_MS,
     Targets,
 )
+from sendlater.spark.kafka_sink import STILL_SENT_MS
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import unpack
 
@@ -46,8 +47,10 @@ class Broker:
             raise TopicUnavailable("partition 0 has no leader")
         return self.topics.get(topic, Reason.UNKNOWN_TOPIC)
 
-    def missing(self, topics):
-        return set() if self.away else {t for t in topics if t not in self.topics}
+    def missing_and_silent(self, topics, *, anew):
+        if self.away:
+            return set(), set()
+        return {t for t in topics if t not in self.topics}, self.leaderless & {*topics}
 
 
 class Here:
@@ -56,14 +59,13 @@ class Here:
     def __init__(self, redis_url, space, broker, **settings):
         settings = {"inboxes": (Inbox(topic="in"),), **settings}
         settings |= {"rejected_topic": "bad", "bootstrap_servers": "nobody:1"}
+        settings = Settings(**settings)
         self.broker, self.clock = broker, FixedClock(10_000)
         self.pending = Pending.open(redis_url, space=space, shards=SHARDS)
         self.owner = self.pending.fence()
         self.run = self.pending.open_lane(0, owner=self.owner)
         self.batches = 0
-        self.targets = Targets(
-            self.pending, broker, Settings(**settings), owner=self.owner, clock=self.clock
-        )
+        self.targets = Targets(self.pending, broker, settings, owner=self.owner, clock=self.clock)
         numbers = {"window_ms": 1, "idle_window_ms": 1, "poll_ms": 1, "standby_poll_ms": 1}
         self.lane = Lane(
             redis_url=redis_url,
@@ -75,6 +77,8 @@ class Here:
             run=self.run,
             claim_count=1_000,
             check_targets=True,
+            journals=",".join(settings.journals),
+            history_topic=settings.history_topic,
             **numbers,
         )
 
@@ -294,43 +298,101 @@ def test_a_target_that_is_deleted_is_noticed_before_the_next_delivery(here):
     agree: a broker may not know of a new topic yet."""
     out = here.broker.topics.pop("out")
     for _ in range(2):
-        here.clock.advance(DELETED_LOOK_MS)
+        here.clock.advance(BLOCKING_LOOK_MS)
         here.targets.tick()
         here.broker.topics["out"] = out
-        here.clock.advance(DELETED_LOOK_MS)
+        here.clock.advance(BLOCKING_LOOK_MS)
         here.targets.tick()
         assert here.targets.deleted() == set()
         del here.broker.topics["out"]
     for _ in range(2):
-        here.clock.advance(DELETED_LOOK_MS)
+        here.clock.advance(BLOCKING_LOOK_MS)
         here.targets.tick()
     assert here.targets.deleted() == {"out"}
     here.put(b"waits")
     assert here.deliver() == []
-    here.clock.advance(DELETED_MS)
+    here.clock.advance(BLOCKING_MS)
     assert here.targets.deleted() == set()
 
 
 def test_what_blocked_a_lane_gets_nothing_while_its_producer_may_still_send(here):
     out = here.broker.topics.pop("out")
     for _ in range(3):
-        here.clock.advance(DELETED_LOOK_MS)
+        here.clock.advance(BLOCKING_LOOK_MS)
         here.targets.tick()
     here.targets.hold(here.targets.deleted())
     here.broker.topics["out"] = out
     here.put(b"waits")
     for _ in range(LOOK_UP_ATTEMPTS_MAX):
-        here.clock.advance((HOLD_MS - 1) // LOOK_UP_ATTEMPTS_MAX)
+        here.clock.advance((STILL_SENT_MS - 1) // LOOK_UP_ATTEMPTS_MAX)
         here.targets.tick()
         assert here.deliver() == []
-    here.clock.advance(HOLD_MS // LOOK_UP_ATTEMPTS_MAX)
+    here.clock.advance(STILL_SENT_MS // LOOK_UP_ATTEMPTS_MAX)
     here.targets.tick()
     assert [s.id for s in here.deliver()] == [b"waits"]
     assert here.pending.counts()["rejected"] == 0
 
 
+def looks(here, for_ms):
+    """As many looks as there are in this time."""
+    for _ in range(for_ms // BLOCKING_LOOK_MS):
+        here.clock.advance(BLOCKING_LOOK_MS)
+        here.targets.tick()
+
+
+def test_a_target_that_takes_nothing_for_a_while_is_named_once_and_left_alone(here):
+    """It blocks lanes as a deleted one does; a change of its leader is over sooner."""
+    for name in (b"first", b"second"):
+        here.broker.leaderless = {"out"}
+        looks(here, SILENT_MS)
+        assert here.targets.silent() == set()
+        looks(here, BLOCKING_LOOK_MS)
+        assert here.targets.silent() == {"out"}
+        here.put(name)
+        assert here.deliver() == []
+        looks(here, BLOCKING_MS)
+        assert here.targets.silent() == set()
+        here.broker.leaderless = set()
+        looks(here, UNAVAILABLE_MS + BLOCKING_LOOK_MS)
+        assert [s.id for s in here.deliver()] == [name]
+
+
+def test_a_target_whose_leader_changes_is_delivered_to(here):
+    for _ in range(5):
+        here.broker.leaderless = {"out"}
+        looks(here, SILENT_MS)
+        here.broker.leaderless = set()
+        looks(here, BLOCKING_LOOK_MS)
+    here.put(b"goes")
+    assert [s.id for s in here.deliver()] == [b"goes"]
+
+
+def test_nobody_is_named_where_nothing_takes_anything(here):
+    """Who delivers to others would have no use of it."""
+    here.broker.leaderless = {"out", "bad"}
+    looks(here, 2 * SILENT_MS)
+    assert here.targets.silent() == set()
+
+
+def test_what_came_by_a_journal_waits_while_that_takes_no_tombstone(redis_url, space):
+    settings = {"inboxes": (Inbox(topic="in", journal=True),), "history_topic": "history"}
+    origin = Origin(topic="in", partition=0, position=7, timestamp_ms=1)
+    here = Here(redis_url, space, Broker(**{"in": ROOMY, "history": ROOMY}), **settings)
+    here.start()
+    for topic in ("in", "history"):
+        here.broker.leaderless = {topic}
+        looks(here, SILENT_MS + BLOCKING_LOOK_MS)
+        assert here.targets.silent() == {topic, "in"}
+        here.put(b"journalled", origin=origin)
+        here.put(b"plain")
+        assert [s.id for s in here.deliver()] == [b"plain"]
+        here.broker.leaderless = set()
+        looks(here, UNAVAILABLE_MS + BLOCKING_LOOK_MS)
+        assert [s.id for s in here.deliver()] == [b"journalled"]
+
+
 def test_more_targets_than_one_look_has_take_turns(redis_url, space):
-    others = {f"t{n:04d}": ROOMY for n in range(2 * DELETED_LOOK_COUNT_MAX)}
+    others = {f"t{n:04d}": ROOMY for n in range(2 * BLOCKING_LOOK_COUNT_MAX)}
     here = Here(redis_url, space, Broker(**others))
     here.start()
     here.pending.shards[0].want([name.encode() for name in others])
@@ -338,7 +400,7 @@ def test_more_targets_than_one_look_has_take_turns(redis_url, space):
     last = max(others)
     del here.broker.topics[last]
     for _ in range(6):
-        here.clock.advance(DELETED_LOOK_MS)
+        here.clock.advance(BLOCKING_LOOK_MS)
         here.targets.tick()
     assert here.targets.deleted() == {last}
 

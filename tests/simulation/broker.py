@@ -142,8 +142,12 @@ class Broker:
         bytes_max = SMALL_BYTES if topic == "small" else 1_000_000
         return Target(record_bytes_max=bytes_max, partitions=len(self.log(topic)))
 
-    def missing(self, topics: Iterable[str]) -> set[str]:
-        """No topic is ever deleted."""
+    def missing_and_silent(self, topics: Iterable[str], *, anew: bool) -> tuple[set[str], set[str]]:
+        """No topic is ever deleted, or lacks a replica."""
+        return set(), set()
+
+    def silent(self, topics: Iterable[str]) -> set[str]:
+        """The same."""
         return set()
 
     # --- what a journal keeps --------------------------------------------------------------------

@@ -498,6 +498,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
     world, broker = simulation.world, simulation.broker
     timed = (
         clock,
+        queries,
         service,
         takeover,
         heir,

@@ -109,7 +109,7 @@ def test_a_handover_that_fails_leaves_nothing_behind(
     assert [line["event"] for line in logs] == ["not handed over"]
 
 
-def test_a_deleted_target_ends_nothing_while_the_store_is_away(logs: Any) -> None:
+def test_no_blocked_lane_is_ended_while_the_store_is_away(logs: Any) -> None:
     over = threading.Event()
 
     def blocked() -> None:
@@ -119,7 +119,7 @@ def test_a_deleted_target_ends_nothing_while_the_store_is_away(logs: Any) -> Non
     one = Alone(_end_blocked_lanes=blocked, _lanes_error=None)
     one._watch_lanes(Mock(wait=lambda _: over.is_set()))
     assert one._lanes_error is None
-    assert [line["event"] for line in logs] == ["a deleted target waits for the store"]
+    assert [line["event"] for line in logs] == ["a blocked lane waits for the store"]
 
 
 def test_targets_that_never_started_can_be_stopped() -> None:
@@ -137,7 +137,8 @@ def test_targets_that_stop_ask_no_more() -> None:
     def look_up(_: str) -> None:
         targets.stop()
 
-    topics.look_up, topics.missing = look_up, lambda _: set()
+    topics.look_up = look_up
+    topics.missing_and_silent = lambda *_, **__: (set(), set())
     targets.tick()
     shard.want.assert_called_once_with([b"a"])
 

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from sendlater.brokers.client_options import ASKING, isolation
+from sendlater.brokers.in_sync import described, in_sync_min, lack, listed
 from sendlater.brokers.lasting_client import LastingClient
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
@@ -71,6 +72,8 @@ class KafkaTopics:
         # Looks up a topic as the delivering producer does, so the broker may create it.
         self._producing = LastingClient(lambda: Producer(options))
         self._isolation = isolation(client_options)
+        self._in_sync_min: dict[str, int] = {}
+        """How many replicas of a topic must be in sync, as of its last look-up."""
 
     @property
     def _admin(self) -> AdminClient:
@@ -155,21 +158,38 @@ class KafkaTopics:
             f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
         )
 
-    def missing(self, topics: Iterable[str]) -> set[str]:
-        """Of these topics those that the broker does not know, in one request; none if it does not
-        answer."""
+    def missing_and_silent(self, topics: Iterable[str], *, anew: bool) -> tuple[set[str], set[str]]:
+        """Of these topics those that the broker does not know, and those that take nothing for the
+        moment; none if it does not answer. `anew`: their settings may have changed."""
         asked = sorted(topics)
-        found = self._admin.describe_topics(TopicCollection(asked)) if asked else {}
-        gone = set()
+        if not asked:
+            return set(), set()
+        found = self._admin.describe_topics(TopicCollection(asked))
+        settings = self._ask_configs(asked) if anew else {}
+        gone, silent = set(), set()
         for topic, future in found.items():
             try:
-                future.result(REQUEST_S)
-            except TimeoutError:
-                return set()
+                told = future.result(REQUEST_S)
+                if anew:
+                    of = self._config_of(settings[topic], topic)
+                    self._in_sync_min[topic] = in_sync_min(of)
+            except (TimeoutError, BrokerUnavailable):
+                return set(), set()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     gone.add(topic)
-        return gone
+                continue
+            if lack(described(told), in_sync_min=self._in_sync_min.get(topic, 1)):
+                silent.add(topic)
+        return gone, silent
+
+    def silent(self, topics: Iterable[str]) -> set[str]:
+        """Of these topics those that take nothing for the moment. Raises BrokerUnavailable."""
+        known = self._topics()
+        there = [topic for topic in topics if topic in known and not known[topic].error]
+        settings = self._ask_configs(there)
+        needed = {topic: in_sync_min(self._config_of(settings[topic], topic)) for topic in there}
+        return {t for t in there if lack(listed(known[t]), in_sync_min=needed[t])}
 
     def may_read(self, topic: str) -> bool:
         """False if the broker says that we may not read, or there is no such topic."""
@@ -177,12 +197,13 @@ class KafkaTopics:
 
     def config(self, topic: str) -> dict[str, str]:
         """The settings of a topic by name; empty if the broker hides them."""
-        return self._config_of(self._ask_config(topic), topic)
+        return self._config_of(self._ask_configs([topic])[topic], topic)
 
-    def _ask_config(self, topic: str) -> Future[Any]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked: Future[Any] = self._admin.describe_configs([resource])[resource]
-        return asked
+    def _ask_configs(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
+        """In one request."""
+        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
+        asked = self._admin.describe_configs(list(resources.values())) if resources else {}
+        return {topic: asked[resource] for topic, resource in resources.items()}
 
     def _config_of(self, asked: Future[Any], topic: str) -> dict[str, str]:
         try:
@@ -252,14 +273,16 @@ class KafkaTopics:
             if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return Reason.NOT_AUTHORISED
             return Reason.UNKNOWN_TOPIC
-        asked = self._ask_config(topic)
+        asked = self._ask_configs([topic])[topic]
         if not self._may_write(topic):
             return Reason.NOT_AUTHORISED
         # If the broker hides a setting, assume no limit.
         config = self._config_of(asked, topic)
         if _refuses_timestamps(config):
             return Reason.REFUSED
-        _require_replicas(found, int(config.get("min.insync.replicas", 1)))
+        self._in_sync_min[topic] = in_sync_min(config)
+        if told := lack(listed(found), in_sync_min=self._in_sync_min[topic]):
+            raise TopicUnavailable(told)
         return Target(
             record_bytes_max=int(config.get("max.message.bytes", 2**31)),
             partitions=len(found.partitions),
@@ -300,15 +323,3 @@ def _code(error: Exception) -> int | None:
 def _told(error: Exception) -> str:
     """An answer that did not come says nothing by itself."""
     return str(error) or f"no answer within {REQUEST_S:.0f} s"
-
-
-def _require_replicas(topic: TopicMetadata, in_sync_min: int) -> None:
-    """Raises TopicUnavailable if a producer would wait in vain for a partition."""
-    for number, partition in sorted(topic.partitions.items()):
-        if partition.leader < 0:
-            raise TopicUnavailable(f"partition {number} has no leader")
-        if len(partition.isrs) < in_sync_min:
-            raise TopicUnavailable(
-                f"partition {number}: min.insync.replicas expects {in_sync_min} in sync, "
-                f"got {len(partition.isrs)}"
-            )

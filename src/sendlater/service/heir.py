@@ -17,6 +17,7 @@ from sendlater.errors import (
     StoreUnavailable,
     StoreWentBack,
 )
+from sendlater.limits import KEPT_LANE
 from sendlater.service.store_watch import StoreWatch
 from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
 from sendlater.store import succession
@@ -28,6 +29,8 @@ DISMISS_S = 10.0
 """Longest time for which the last owner goes on, if our lanes have nothing to deliver."""
 DISMISS_BATCHES = 2
 """A lane has delivered something when so many batches have ended: the first began before."""
+KEPT_WATCH_S = 1.0
+"""Pause between two looks at what is kept."""
 HEIR_WATCH_S = 0.02
 """Pause between two looks at whether the space is ours."""
 _log = structlog.get_logger()
@@ -166,9 +169,14 @@ class Heir(StoreWatch):
 
     def _look_after_estate(self) -> None:
         """A store that went back has batches of earlier owners again. Those of our own lanes are
-        looked up when the lanes start again."""
-        if self._estate is None and succession.foreign_lanes(self.pending, self.owner):
+        looked up when the lanes start again. What is kept may be looked up at last."""
+        lanes = succession.foreign_lanes(self.pending, self.owner)
+        if self._estate is None and any(lane < KEPT_LANE for lane in lanes):
             self._begin_estate(inherited=False)
+        if self._kept is None and any(lane >= KEPT_LANE for lane in lanes):
+            self._kept = over = threading.Event()
+            settle = lambda: self._settle_kept(over)  # noqa: E731
+            threading.Thread(target=settle, name="kept", daemon=True).start()
 
     def _begin_estate(self, *, inherited: bool) -> None:
         self._estate = over = threading.Event()
@@ -191,6 +199,7 @@ class Heir(StoreWatch):
                 if leaving.holder():
                     continue
                 lanes = succession.foreign_lanes(self.pending, self.owner)
+                lanes = {lane for lane in lanes if lane < KEPT_LANE}
                 if not lanes:
                     break
                 if not paused:
@@ -207,3 +216,19 @@ class Heir(StoreWatch):
                 _log.warning("the last owner's deliveries wait", cause=str(error)[:500])
         if not over.is_set():
             self._estate = None
+
+    def _settle_kept(self, over: threading.Event) -> None:
+        """Look up what was kept, once its topics take something again; until nothing is left."""
+        lookup = self._new_lookup()
+        while not over.wait(KEPT_WATCH_S):
+            try:
+                lookup.settle_kept(owner=self.owner)
+                lanes = succession.foreign_lanes(self.pending, self.owner)
+                if not any(lane >= KEPT_LANE for lane in lanes):
+                    break
+            except Fenced:
+                return
+            except Exception as error:
+                _log.warning("deliveries wait for their topics", cause=str(error)[:500])
+        if not over.is_set():
+            self._kept = None

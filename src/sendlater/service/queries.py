@@ -20,9 +20,11 @@ from sendlater.local.installation import Installation
 from sendlater.redis_client import with_nodes
 from sendlater.service.sidecars import Sidecars
 from sendlater.service.supervision import Worker
+from sendlater.spark.delivery.arrived import LANDED_MS
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane
+from sendlater.spark.delivery.lane_producer import close_producer, producer_name
 from sendlater.spark.delivery.query import start_lane
 from sendlater.spark.delivery.targets import Targets
 from sendlater.spark.intake.query import start_intake
@@ -84,6 +86,8 @@ class Queries:
         """Whether we ask for the space when warm; have been its heir; have got it so."""
         self._estate: threading.Event | None = None
         """Ends the thread that settles what other owners have left, while there is one."""
+        self._kept: threading.Event | None = None
+        """The same for the thread that settles what was kept."""
         self._etf1 = etf1
         self._lost = False
         self._lanes_error: Exception | None = None
@@ -108,12 +112,13 @@ class Queries:
         lanes = iter(lanes_of(owner))
         for worker in self._workers:
             if worker.lane is not None:
-                worker.lane = next(lanes)
+                worker.lane, worker.run = next(lanes), 0
 
     def _end_queries(self) -> None:
-        if self._estate is not None:
-            self._estate.set()
-            self._estate = None
+        for over in (self._estate, self._kept):
+            if over is not None:
+                over.set()
+        self._estate = self._kept = None
         for part in (self._targets, self._horizon, self._watermark):
             if part is not None:
                 part.stop()
@@ -139,8 +144,10 @@ class Queries:
         assert worker.lane is not None
         assert spark is not None
         self._look_for_restart()
+        self._end_producer(worker)
         if self._crash_lookup is not None:
-            self._crash_lookup.settle(owner=self.owner, lane=worker.lane)
+            self._crash_lookup.settle(owner=self.owner, lane=worker.lane, waits=worker.waits)
+            worker.waits = ()
         if worker.refused and self._targets is not None:
             worker.refused = False
             RecordByRecord(settings, self.pending, self._targets, owner=self.owner).deliver(
@@ -159,19 +166,37 @@ class Queries:
         checkpoint = self._next_checkpoint(worker.name)
         return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
 
+    def _end_producer(self, worker: Worker) -> None:
+        """What the last run of a lane has not sent, it sends no more: else it might arrive after
+        its look-up."""
+        local = self._topics is not None and not self.settings.spark_master
+        if local and worker.run and worker.lane is not None:
+            assert self._spark is not None
+            of = producer_name(worker.lane, worker.run)
+            close_producer(self._spark, self.settings, of=of)
+            # What brokers have taken is readable then, also if one of them has just been given up.
+            pause_ms = self.settings.recovery_pause_ms if worker.waits else LANDED_MS
+            time.sleep(pause_ms / 1_000)
+
     def _end_blocked_lanes(self) -> None:
-        """A deleted target blocks the producer of a lane that delivers to it for half a minute, and
-        whatever else the lane has claimed: it is ended, and starts again with another, before the
-        next lane is ended."""
-        if self._targets is None or not (deleted := self._targets.deleted()):
+        """A topic that was deleted, or takes nothing for the moment, blocks the producer of a lane
+        that delivers to it for half a minute, and whatever else the lane has claimed: it is ended,
+        and starts again with another, before the next lane is ended."""
+        if self._targets is None:
             return
-        for worker in self._workers:
-            blocked = worker.lane is not None and goes_to(self.pending, worker.lane, deleted)
+        deleted, silent = self._targets.deleted(), self._targets.silent()
+        if self.settings.spark_master:
+            silent = set()  # the producers of executors go on, as `_end_producer` cannot end them
+        topics = deleted | silent
+        for worker in self._workers if topics else ():
+            blocked = worker.lane is not None and goes_to(self.pending, worker.lane, topics)
             if blocked and isinstance(worker.query, StreamingQuery) and worker.query.isActive:
-                _log.warning("a target was deleted: its lane starts again", query=worker.name)
+                told = "a topic was deleted or takes nothing: its lane starts again"
+                _log.warning(told, query=worker.name, topics=sorted(topics)[:10])
                 worker.query.stop()
                 self._targets.hold(deleted)
                 worker.query, worker.next_s, worker.refused = None, 0.0, True
+                worker.waits = silent
                 self._look_after(worker, time.monotonic())
 
     def _look_for_restart(self) -> None:

@@ -189,7 +189,7 @@ class Service(HandingOver):
                         try:
                             self._end_blocked_lanes()
                         except StoreUnavailable as error:
-                            _log.warning("a deleted target waits for the store", cause=str(error))
+                            _log.warning("a blocked lane waits for the store", cause=str(error))
                     for worker in () if self._lost else self._workers:
                         if worker.lane is not None:
                             self._look_after(worker, time.monotonic())

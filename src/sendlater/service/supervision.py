@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class Worker:
     lane: int | None = None
     refused: bool = False
     """Whether Kafka's error ended it: its batch may have a record that the broker refuses."""
+    waits: Collection[str] = ()
+    """Topics for whose sake a lane was ended: they take nothing for the moment."""
 
     @property
     def runs(self) -> bool:

@@ -4,6 +4,11 @@ from sendlater.brokers.kafka_options import spark_options
 from sendlater.config import Settings
 from sendlater.limits import REJECTED_TOPIC_BYTES_MAX
 
+DELIVERY_TIMEOUT_MS = 30_000
+"""How long a producer tries to deliver a record, whatever becomes of its query."""
+STILL_SENT_MS = DELIVERY_TIMEOUT_MS + 5_000
+"""For how long after the end of a lane its producer may send what it had for a topic that took
+nothing."""
 FRAMING_BYTES_MAX = 21
 """Bytes by which Kafka's producer overestimates a record (DefaultRecord.MAX_RECORD_OVERHEAD)."""
 
@@ -20,7 +25,7 @@ def producer_options(settings: Settings, *, of: str = "") -> dict[str, str]:
         "kafka.max.request.size": str(REJECTED_TOPIC_BYTES_MAX),
         # A missing target must not stop a lane for a minute, the default.
         "kafka.max.block.ms": "10000",
-        "kafka.delivery.timeout.ms": "30000",
+        "kafka.delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS),
         "kafka.request.timeout.ms": "15000",
         # A target created again with fewer partitions: by default some records go to those that it
         # had for five minutes, and fail their lane each time.

@@ -83,8 +83,13 @@ ATTEMPTS_MAX = 2
 delivered. Time buckets and topics on Redis know no such look-up: their queries begin anew."""
 
 
+LOOK_UP_SLOTS = 4
+"""More task slots of a local Spark, for look-ups of what has arrived: their tasks mostly wait for
+Kafka, and lanes that take part in an outage do not end theirs."""
+
+
 def slots(settings: Settings) -> int:
-    """Task slots a local Spark needs: lane tasks keep theirs, so all other tasks need more."""
+    """Task slots a Spark needs: lane tasks keep theirs, so all other tasks need more."""
     lanes = (settings.lanes if settings.pending == "redis" else 1) * settings.shards
     copying = any(inbox.copy_to for inbox in settings.inboxes)
     planning = 1 if settings.horizon else 0
@@ -93,7 +98,8 @@ def slots(settings: Settings) -> int:
 
 def local_master(settings: Settings) -> str:
     """A Spark in this process: how many tasks it runs at once, and how often it tries each."""
-    return f"local[{slots(settings)},{ATTEMPTS_MAX if _looks_up(settings) else 1}]"
+    at_once = slots(settings) + (LOOK_UP_SLOTS if _looks_up(settings) else 0)
+    return f"local[{at_once},{ATTEMPTS_MAX if _looks_up(settings) else 1}]"
 
 
 def _looks_up(settings: Settings) -> bool:

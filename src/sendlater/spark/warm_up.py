@@ -21,7 +21,7 @@ def read_sql(gateway: Any, settings: Settings) -> None:
     """Have the JVM behind `gateway` read the expressions of intake and lanes while it starts a
     session: the first time, that takes ten times as long, and planning waits for it."""
     try:
-        parser = _module(gateway.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser")
+        parser = scala_module(gateway.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser")
         for stage in (*stages(settings), *delivered_stages(settings)):
             for expression in stage:
                 parser.parseExpression(expression)
@@ -80,22 +80,6 @@ def new_producer(spark: SparkSession, settings: Settings) -> Any:
     return jvm.org.apache.kafka.clients.producer.KafkaProducer(options)
 
 
-def open_producer(spark: SparkSession, settings: Settings, *, of: str) -> None:
-    """Have Spark make and connect the producer of query `of` now; else the first record it
-    delivers waits for that. Sends nothing. The executors of a cluster have JVMs of their own."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    try:
-        kafka = jvm.org.apache.spark.sql.kafka010
-        options = jvm.PythonUtils.toScalaMap(producer_options(settings, of=of))
-        options = jvm.org.apache.spark.sql.catalyst.util.CaseInsensitiveMap(options)
-        params = _module(kafka, "KafkaSourceProvider").kafkaParamsForProducer(options)
-        pool = _module(kafka.producer, "InternalKafkaProducerPool")
-        pool.release(pool.acquire(params))
-    except Exception as error:  # Spark's own affairs: a later version may keep them otherwise
-        _log.warning("warming up failed; the first delivery is later", cause=str(error)[:500])
-
-
-def _module(package: Any, name: str) -> Any:
+def scala_module(package: Any, name: str) -> Any:
     """Scala's object of that name."""
     return getattr(getattr(package, name + "$"), "MODULE$")

@@ -1,19 +1,17 @@
 """The pending store: schedules wait here, in Redis, sharded by id.
 
 A shard is a handful of keys with one hash tag, so that each verb is one atomic script on one node:
-`due` (sorted set id -> due_ms, and beside it one for each tag: see scripts.py), `record` (hash
-id -> record), `seen` (hash inbox/partition -> next position to read), `state` (hash: owner, runs,
+`due` (sorted set id -> due_ms, and beside it one for each tag: see scripts.py), `record` (hash id
+-> record), `seen` (hash inbox/partition -> next position to read), `state` (hash: owner, runs,
 counters), `wake` (stream that waiting tasks watch), `batches` (hash batch -> lane) and one hash per
-batch, `aside` (rows whose target must be checked),
-`targets` (hash topic -> model.Target), `wanted` (targets not checked yet),
-`batches-attempts` (hash batch -> the task attempt that claims into it, or `closed`),
-`changes` (sorted set of changes made here whose copies intake has not read: see lua/move.lua),
-`once` (sorted set id -> until when that condition remembers it: see lua/park.lua, and beside it the
-hash `once:asker`, id -> the record of a journal that asked),
-`tally` (hash of counters that only people and metrics read) and `recent` (list of the last few
-deliveries, for people). Journals add `touched` and `beyond` (ids that intake has seen while the
-horizon moves), `overtaken` and `surplus` (what must be written to journals: see
-spark/journal/rewrite.py).
+batch, `aside` (rows whose target must be checked), `targets` (hash topic -> model.Target), `wanted`
+(targets not checked yet), `batches-attempts` (hash batch -> the task attempt that claims into it,
+or `closed`), `changes` (sorted set of changes made here whose copies intake has not read:
+lua/move.lua), `once` (sorted set id -> until when that condition remembers it: see lua/park.lua,
+and beside it the hash `once:asker`, id -> the record of a journal that asked), `tally` (hash of
+counters that only people and metrics read) and `recent` (list of the last few deliveries, for
+people). Journals add `touched` and `beyond` (ids that intake has seen while the horizon moves),
+`overtaken` and `surplus` (what must be written to journals: see spark/journal/rewrite.py).
 """
 
 import time
@@ -26,6 +24,7 @@ from operator import itemgetter
 from typing import Any
 
 from sendlater.errors import Fenced
+from sendlater.limits import KEPT_LANE
 from sendlater.model import PAUSED_MS, Cancelled, Schedule, Target
 from sendlater.store.codec import LIMITED_MS, pack, unpack_found
 from sendlater.store.connection import Clients, answering, connect, server_of
@@ -147,12 +146,13 @@ class Pending:
     def release_all(self, *, owner: int, looked_up: bool = False) -> None:
         """Put back every unsettled batch; only after the fence and before lanes start.
 
-        `looked_up`: see `open_lane`.
+        `looked_up`: see `open_lane`; then what is kept (see store/unsettled.py) stays.
         """
         mark = f"{self.space}/{owner}" if looked_up else ""
         for shard in self.shards:
-            for name in shard.batches():
-                shard.release(name, owner=owner, armed_as=mark)
+            for name, lane in shard.batches().items():
+                if not (looked_up and lane >= KEPT_LANE):
+                    shard.release(name, owner=owner, armed_as=mark)
 
     def settle(self, batch: Batch, *, owner: int | None = None) -> int:
         """Settle a batch on every shard; returns how many schedules were delivered.
@@ -307,9 +307,8 @@ class Pending:
         return totals
 
     def counts(self) -> dict[str, int]:
-        """Exact counts: now pending (of these limited: waiting for their topic's limit), claimed
-        and aside; since the beginning parked, replaced and so on. Only `later` (in journals,
-        beyond the horizon) is approximate."""
+        """Exact counts, now (limited: of what is pending, what waits for its topic's limit) and
+        since the beginning. Only `later` (in journals, beyond the horizon) is approximate."""
         more = ("settled", "rejected", "tombstones", "missed")
         names = ("parked", "replaced", "outdated", "unmet", "cancelled", *more)
         total = dict.fromkeys(("pending", "limited", "later", "claimed", "aside", *names), 0)

@@ -1,9 +1,13 @@
-"""Batches that a dead run left claimed: read them, and settle the rows that had arrived."""
+"""Batches that a dead run left claimed: read them, and settle the rows that had arrived.
+
+Rows whose topics take nothing for the moment are kept: nobody can tell yet whether they have
+arrived. They are moved to batches of lanes that no service has, and are looked up later.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sendlater.limits import RELEASE_COUNT_MAX
+from sendlater.limits import KEPT_LANE, RELEASE_COUNT_MAX
 from sendlater.store.codec import unpack
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
@@ -32,22 +36,57 @@ class Unsettled:
 
 
 def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettled]:
-    """Batches left behind, of one lane or of all."""
+    """Batches left behind, of one lane or of all; without what is kept."""
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
-            if lane is None or lane == of_lane:
-                with answering():
-                    rows = shard.client.hgetall(shard._batch_key(name))
-                if rows:
-                    yield Unsettled(shard, name, list(rows), list(rows.values()))
+            if lane == of_lane or (lane is None and of_lane < KEPT_LANE):
+                yield from _read(shard, name)
+
+
+def kept(pending: Pending, *, now_ms: int) -> Iterator[Unsettled]:
+    """Batches of what is kept, and may be looked up now."""
+    for shard in pending.shards:
+        for name, of_lane in shard.batches().items():
+            if of_lane >= KEPT_LANE and Batch.named(name).number <= now_ms:
+                yield from _read(shard, name)
+
+
+def _read(shard: Shard, name: str) -> Iterator[Unsettled]:
+    with answering():
+        rows = shard.client.hgetall(shard._batch_key(name))
+    if rows:
+        yield Unsettled(shard, name, list(rows), list(rows.values()))
+
+
+def keep(batch: Unsettled, ids: Sequence[bytes], *, until_ms: int, owner: int) -> None:
+    """Keep rows of a batch, which are not looked up before `until_ms`: that is the number of the
+    batch that keeps them. Its end stays, as deliveries are looked for from there on."""
+    of = Batch.named(batch.name)
+    lane = of.lane + (KEPT_LANE if of.lane < KEPT_LANE else 0)
+    keeper = Batch(lane, of.run, of.end_ms, until_ms).name
+    for first in range(0, len(ids), RELEASE_COUNT_MAX):
+        script("keep")(
+            batch.shard.client,
+            **batch.shard._keys("state", "batches"),
+            batch=batch.shard._batch_key(batch.name),
+            kept=batch.shard._batch_key(keeper),
+            owner=owner,
+            name=keeper,
+            lane=lane,
+            rest=list(ids[first : first + RELEASE_COUNT_MAX]),
+        )
 
 
 def goes_to(pending: Pending, lane: int, topics: Collection[str]) -> bool:
-    """Whether a lane has claimed anything for one of these topics that is not settled."""
-    return any(
-        unpack(schedule_id, packed).record.topic in topics
+    """Whether a lane has claimed anything for or from one of these topics that is not settled."""
+    schedules = (
+        unpack(schedule_id, packed)
         for batch in unsettled(pending, lane=lane)
         for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
+    )
+    return any(
+        one.record.topic in topics or (one.origin is not None and one.origin.topic in topics)
+        for one in schedules
     )
 
 

@@ -5,7 +5,7 @@ topics of unsettled rows, from the earliest claim on, and finds which rows are t
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -23,6 +23,7 @@ from sendlater.errors import BrokerUnavailable, Fenced, StoreUnavailable, StoreW
 from sendlater.model import Schedule
 from sendlater.spark.delivery.arrived import earliest_ms
 from sendlater.spark.delivery.expired import has_expired
+from sendlater.spark.delivery.kept_rows import KeptRows
 from sendlater.spark.delivery.recurring import advanced, as_sent
 from sendlater.spark.journal.rewrite import write_again
 from sendlater.spark.kafka_sink import producer_options
@@ -77,14 +78,16 @@ class CrashLookup:
     ) -> None:
         self._spark, self._settings = spark, settings
         self._pending, self._topics = pending, topics
+        self._kept = KeptRows(settings, pending, topics)
         self._away = False
         self._failures = 0
         self._instead = {settings.rejected_topic, settings.expired_topic} - {""}
         """Where a row may be instead of its target, under its place as its id: refused or expired
         after it was claimed; a store that went back may have forgotten that."""
 
-    def settle(self, *, owner: int, lane: int | None = None) -> int:
-        """Settle what is found; returns how many rows. `release` takes the others.
+    def settle(self, *, owner: int, lane: int | None = None, waits: Collection[str] = ()) -> int:
+        """Settle what is found; returns how many rows. `release` takes the others, except those
+        for topics that take nothing for the moment, or took nothing just now (`waits`).
 
         Without permission to read, or if look-ups keep failing, nothing is settled: then unsettled
         rows are delivered again, and the log says so. Raises BrokerUnavailable, Fenced,
@@ -94,14 +97,32 @@ class CrashLookup:
         if not batches:
             return 0
         self._await_broker()
+        readable = self._kept.hold_back(batches, waits, owner=owner)
+        count = self._settle(readable, owner=owner, again=bool(waits))
+        if waits:  # it was ended in the middle of its work: what is not found is looked up again
+            self._kept.keep_all(unsettled(self._pending, lane=lane), owner=owner)
+        return count
+
+    def settle_kept(self, *, owner: int) -> None:
+        """The same for what was kept and can be looked up now; the others of these rows are put
+        back to pending. Raises what `settle` raises."""
+        for batch in self._kept.ready(owner=owner):
+            self._settle([batch], owner=owner)
+            batch.shard.release(batch.name, owner=owner, armed_as=f"{self._pending.space}/{owner}")
+
+    def _settle(self, batches: Sequence[Unsettled], *, owner: int, again: bool = False) -> int:
         rows = [
             self._row(batch, schedule_id, packed)
             for batch in batches
             for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
         ]
+        if not rows:
+            return 0
         try:
             since_ms = _since_ms(rows)
             found = self._look_up(rows, since_ms)
+            if again:
+                found.torn.clear()
             self._repair(rows, found, since_ms)
             done = found.arrived | found.torn
             for batch in batches:

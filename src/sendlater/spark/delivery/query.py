@@ -9,8 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages
 from sendlater.spark.delivery.lane import Lane
+from sendlater.spark.delivery.lane_producer import open_producer, producer_name
 from sendlater.spark.kafka_sink import producer_options
-from sendlater.spark.warm_up import open_producer
 
 OUTBOX_ROWS = 5
 """Rows that the JVM gathers before it passes them on to the development outbox, a Python sink."""
@@ -39,7 +39,7 @@ def start_lane(
         records = records.where("topic IS NOT NULL")
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
-        name = f"lane-{lane.lane}-{lane.run}"
+        name = producer_name(lane.lane, lane.run)
         if not settings.spark_master:
             open_producer(spark, settings, of=name)
         writer = writer.format("kafka").options(**producer_options(settings, of=name))

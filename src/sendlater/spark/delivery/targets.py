@@ -6,7 +6,7 @@ record. So tasks deliver only to topics in the list kept here, and set aside all
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import takewhile
@@ -27,7 +27,7 @@ from sendlater.errors import (
 from sendlater.limits import REJECTED_BYTES_MAX
 from sendlater.model import Reason, Schedule, Target
 from sendlater.spark.delivery.refusal import refusal, rejected
-from sendlater.spark.kafka_sink import request_bytes_max
+from sendlater.spark.kafka_sink import STILL_SENT_MS, request_bytes_max
 from sendlater.store import Pending, Shard
 from sendlater.store.codec import unpack
 from sendlater.store.recent import tell
@@ -47,16 +47,19 @@ REFUSED_MS = 5_000
 answer by which a record is rejected: its topic may take larger records since."""
 UNAVAILABLE_MS = 1_000
 """Pause between two looks at a topic that takes nothing for the moment."""
-DELETED_LOOK_MS = 250
-"""Pause between two looks whether topics in use still exist; two must agree. A deleted one blocks
-the producer of each lane that delivers to it for half a minute."""
-DELETED_LOOK_COUNT_MAX = 200
+BLOCKING_LOOK_MS = 250
+"""Pause between two looks whether topics in use still exist, and still take something. One that
+does not blocks the producer of each lane that delivers to it for half a minute. Two looks must
+agree that it was deleted."""
+BLOCKING_LOOK_COUNT_MAX = 200
 """Topics of one such look; more take turns."""
-DELETED_MS = 5_000
+BLOCKING_MS = 5_000
 """For how long after that a lane may have something for the topic that it claimed before."""
-HOLD_MS = 35_000
-"""For how long nothing goes to a deleted topic that blocked a lane: until then the lane's producer
-may send what it has for it, if the topic is created again (see `producer_options`)."""
+SETTINGS_MS = 2_000
+"""Pause between two such looks that ask too how many of their replicas must be in sync."""
+SILENT_MS = 2_000
+"""A topic that takes nothing for so long ends the lanes that deliver to it; a change of its leader
+is over sooner, mostly."""
 TELL_MS = 60_000
 """Pause between two equal log lines."""
 
@@ -94,7 +97,11 @@ class Targets:
         """Topics in use that were deleted, and when that was seen."""
         self._missing: set[str] = set()
         """Those that were not there at the last look: a broker may not know of a new one yet."""
-        self._look_ms, self._looked_at = 0, ""
+        self._blocked: dict[str, int] = {}
+        """Topics in use that took nothing for SILENT_MS, and when that was seen first."""
+        self._silent_ms: dict[str, int] = {}
+        """Those that took nothing at the last look, and since when."""
+        self._look_ms, self._looked_at, self._settings_ms = 0, "", 0
         self._cursors = [0] * len(pending.shards)
         self._told_ms: dict[str, int] = {}
         self._stop = threading.Event()
@@ -149,7 +156,7 @@ class Targets:
 
     def tick(self) -> None:
         """One round: topics deleted, topics that intake asked for, rows set aside, old answers."""
-        self._look_for_deleted()
+        self._look_for_blocking()
         first = self._pending.shards[0]
         for topic in self._unless_stopped(first.wanted(count_max=ASIDE_COUNT_MAX)):
             self._look_for_doubt(topic)
@@ -174,29 +181,51 @@ class Targets:
             _log.warning("a delivery is tried again: its target is looked up", topic=topic)
             self._doubted.add(topic)
 
-    def _look_for_deleted(self) -> None:
+    def _look_for_blocking(self) -> None:
         now_ms = self._clock.now_ms()
         if now_ms < self._look_ms:
             return
-        self._look_ms = now_ms + DELETED_LOOK_MS
+        self._look_ms = now_ms + BLOCKING_LOOK_MS
         used = sorted(t for t, (answer, _) in self._answers.items() if isinstance(answer, Target))
-        some = [t for t in used if t > self._looked_at][:DELETED_LOOK_COUNT_MAX]
-        self._looked_at = some[-1] if len(some) == DELETED_LOOK_COUNT_MAX else ""
-        missing = self._topics.missing({*some, *self._missing})
+        some = [t for t in used if t > self._looked_at][:BLOCKING_LOOK_COUNT_MAX]
+        self._looked_at = some[-1] if len(some) == BLOCKING_LOOK_COUNT_MAX else ""
+        asked = {*some, *self._missing, *self._silent_ms}
+        anew = now_ms >= self._settings_ms
+        if anew:
+            self._settings_ms = now_ms + SETTINGS_MS
+        missing, silent = self._topics.missing_and_silent(asked, anew=anew)
+        now_ms = self._clock.now_ms()  # a broker that has died answers late
         for topic in missing & self._missing:
             self.doubt(topic)
             self._deleted[topic] = now_ms
         self._missing = missing - self._missing
+        self._silent_ms = {topic: self._silent_ms.get(topic, now_ms) for topic in silent}
+        if silent >= set(used):
+            return  # the broker is away, or just back: to end lanes helps nobody
+        for topic, since_ms in self._silent_ms.items():
+            if now_ms >= since_ms + SILENT_MS and self._blocked.get(topic, -1) < since_ms:
+                self.doubt(topic)
+                self._blocked[topic] = now_ms
 
     def deleted(self) -> set[str]:
         """Topics of which it was seen just now that they were deleted while in use."""
-        since_ms = self._clock.now_ms() - DELETED_MS
-        return {topic for topic, seen_ms in list(self._deleted.items()) if seen_ms > since_ms}
+        return self._of_late(self._deleted)
+
+    def silent(self) -> set[str]:
+        """Topics of which it was seen just now that they take nothing for the moment, though they
+        were in use; and all journals, if that is so of the history topic."""
+        silent = self._of_late(self._blocked)
+        return silent | (set(self._copies) if self._settings.history_topic in silent else set())
+
+    def _of_late(self, seen: Mapping[str, int]) -> set[str]:
+        since_ms = self._clock.now_ms() - BLOCKING_MS
+        return {topic for topic, seen_ms in list(seen.items()) if seen_ms > since_ms}
 
     def hold(self, topics: Iterable[str]) -> None:
-        """Deliver nothing to these topics for HOLD_MS."""
+        """Deliver nothing to these topics while the producer of a lane that they have blocked may
+        send what it has for them, as to a deleted topic that is created again."""
         for topic in topics:
-            self._again_ms[topic] = self._clock.now_ms() + HOLD_MS
+            self._again_ms[topic] = self._clock.now_ms() + STILL_SENT_MS
             self.doubt(topic)
 
     def _refresh(self) -> None:
@@ -225,6 +254,8 @@ class Targets:
         If the rejected topic takes nothing, the row stays: somebody may repair one of the two.
         """
         if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
+            return
+        if any(self._answer(topic) is None for topic in self.copies_of(schedule)):
             return
         refused = refusal(schedule, self.known)
         if refused is None:
@@ -270,6 +301,7 @@ class Targets:
             # A producer would wait for it, and with it what goes elsewhere.
             if self._answers.pop(topic, None) is not None:
                 self._pending.set_target(topic, None)
+                self._silent_ms.setdefault(topic, self._clock.now_ms())
             self._complain(
                 "a target takes nothing now: its messages wait", topic=topic, cause=str(error)
             )

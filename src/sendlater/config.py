@@ -159,6 +159,8 @@ class Settings(BaseSettings):
     and the log says so."""
     recovery_pause_ms: int = Field(1_000, ge=0, le=600_000)
     """Pause before the deliveries of a dead service are looked up: its producer may still send."""
+    jvm_silent_ms_max: int = Field(120_000, ge=10_000)
+    """A JVM that answers nothing for so long is ended, and the service with it."""
     restart_delay_ms_max: int = Field(10_000, gt=0)
     """Longest pause before a failed query is restarted; the first is 500 ms, then doubled."""
     metrics_addr: str = ""

@@ -6,12 +6,21 @@ from sendlater.clock import FixedClock
 from sendlater.config import Inbox, Settings
 from sendlater.limits import KEPT_LANE
 from sendlater.model import Cancelled, Origin, Record, Schedule, State
+from sendlater.spark.delivery import kept_rows
 from sendlater.spark.delivery.kept_rows import LOOK_AGAIN_MS, KeptRows
 from sendlater.spark.kafka_sink import STILL_SENT_MS
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import pack
+from sendlater.store.scripts import script
 from sendlater.store.succession import foreign_lanes
-from sendlater.store.unsettled import goes_to, settle_some, unsettled
+from sendlater.store.unsettled import (
+    goes_to,
+    kept,
+    read_batch,
+    settle_some,
+    touch_kept,
+    unsettled,
+)
 
 SHARDS, LANE = 2, 3
 PAUSE_MS = Settings().recovery_pause_ms
@@ -54,6 +63,10 @@ class Here:
     def ready(self):
         return ids(self.kept.ready(owner=self.owner))
 
+    def looks(self):
+        """A first look, at which nothing is ready; the next one finds what is."""
+        assert self.kept.ready(owner=self.owner) == []
+
     def lanes(self):
         return {lane for shard in self.pending.shards for lane in shard.batches().values()}
 
@@ -94,7 +107,7 @@ def test_a_topic_for_whose_sake_a_lane_was_ended_waits_though_it_takes_something
     """What its leader has taken may not be readable yet."""
     here.topics.mute = set()
     assert here.hold_back("mute") == of("out")
-    assert here.ready() == set()
+    here.looks()
     here.clock.advance(PAUSE_MS - 1)
     assert here.ready() == set()
     here.clock.advance(1)
@@ -106,6 +119,7 @@ def test_on_a_cluster_it_waits_until_no_producer_sends_it_any_more(redis_url, sp
     here.put(b"a", "out")
     here.claim()
     assert here.hold_back("out") == set()
+    here.looks()
     here.clock.advance(STILL_SENT_MS - 1)
     assert here.ready() == set()
     here.clock.advance(1)
@@ -119,6 +133,7 @@ def test_what_a_lane_that_was_ended_has_not_delivered_is_looked_up_twice(here):
     assert here.pending.counts()["claimed"] == len(ROWS)
     here.pending.open_lane(LANE, owner=here.owner, looked_up=True)
     assert here.pending_ids() == set()
+    here.looks()
     assert here.ready() == set()
     here.clock.advance(PAUSE_MS)
     assert here.ready() == ROWS.keys()
@@ -127,6 +142,7 @@ def test_what_a_lane_that_was_ended_has_not_delivered_is_looked_up_twice(here):
 def test_it_waits_until_its_topic_takes_something(here):
     here.hold_back()
     here.clock.advance(PAUSE_MS)
+    here.looks()
     assert here.ready() == set()
     here.topics.mute = set()
     assert here.ready() == set(), "what its leader has taken may not be readable at once"
@@ -135,6 +151,7 @@ def test_it_waits_until_its_topic_takes_something(here):
 
 def test_one_topic_does_not_wait_for_the_other(here):
     here.hold_back("out")
+    here.looks()
     here.clock.advance(PAUSE_MS)
     assert here.ready() == of("out")
     here.pending.release_all(owner=here.owner)  # as who has looked up a part would not
@@ -143,6 +160,7 @@ def test_one_topic_does_not_wait_for_the_other(here):
 
 def test_what_was_ready_is_settled_or_put_back_without_the_rest(here):
     here.hold_back("out")
+    here.looks()
     here.clock.advance(PAUSE_MS)
     arrived = {b"out-1", b"out-2"}
     for batch in here.kept.ready(owner=here.owner):
@@ -162,6 +180,7 @@ def test_what_is_kept_may_be_cancelled_or_written_again(here):
     newer = Schedule(id=b"mute-2", due_ms=2_000, record=Record(topic="mute", value=b"new"))
     here.pending.put(newer)
     here.topics.mute = set()
+    here.looks()
     here.clock.advance(PAUSE_MS)
     for batch in here.kept.ready(owner=here.owner):
         batch.shard.release(batch.name, owner=here.owner)
@@ -212,8 +231,56 @@ def test_a_row_keeps_what_is_needed_to_look_it_up(here):
     before = {i: p for b in unsettled(here.pending) for i, p in zip(b.ids, b.packed, strict=True)}
     here.hold_back()
     here.topics.mute = set()
+    here.looks()
     here.clock.advance(PAUSE_MS)
     for batch in here.kept.ready(owner=here.owner):
         assert batch.end_ms == 40_000
         assert all(before[id] == packed for id, packed in zip(batch.ids, batch.packed, strict=True))
         assert all(pack(here.pending.get(id)) == before[id][9:] for id in batch.ids)
+
+
+def test_what_is_kept_is_read_when_it_may_be_ready_not_at_each_look(here, monkeypatch):
+    read = []
+
+    def reads(shard, name):
+        read.append((shard.number, name))
+        return read_batch(shard, name)
+
+    monkeypatch.setattr(kept_rows, "read_batch", reads)
+    here.hold_back()
+    here.clock.advance(PAUSE_MS)
+    here.looks()
+    assert len(read) == len(set(read)) == SHARDS
+    for _ in range(10):
+        assert here.ready() == set()
+    assert len(read) == SHARDS
+
+
+def test_a_batch_that_is_empty_is_removed(here):
+    """Its rows were settled by a service that died then."""
+    here.hold_back()
+    here.clock.advance(PAUSE_MS)
+    for shard, name in kept(here.pending):
+        settle_some(read_batch(shard, name), list(ROWS), owner=here.owner)
+    here.looks()
+    for batch in here.kept.ready(owner=here.owner):
+        batch.shard.release(batch.name, owner=here.owner)
+    assert not list(kept(here.pending))
+
+
+def test_a_store_that_is_filled_again_does_not_write_what_is_kept(redis_url, space):
+    """Its version stands on the journal until it is known whether it has arrived."""
+    settings = {"bootstrap_servers": "nobody:1", "inboxes": (Inbox(topic="j", journal=True),)}
+    here = Here(redis_url, space, **settings)
+    origin = Origin(topic="j", partition=0, position=7, timestamp_ms=1)
+    here.put(b"a", "mute", origin=origin)
+    one = here.pending.get(b"a")
+    here.claim()
+    here.hold_back()
+    touch_kept(here.pending)
+    shard = here.pending.shard_of(b"a")
+    keys = shard._keys("due", "record", "state", "wake", "touched", "beyond")
+    for position, count in ((7, 0), (8, 1)):
+        row = [b"a", 1_000, pack(one), f"j/0/{position}"]
+        written = script("plan")(shard.client, **keys, owner=here.owner, rejected_count=0, rest=row)
+        assert written == count, "only this version"

@@ -49,7 +49,7 @@ class Broker:
 
     def missing_and_silent(self, topics, *, anew):
         if self.away:
-            return set(), set()
+            return None
         return {t for t in topics if t not in self.topics}, self.leaderless & {*topics}
 
 

@@ -110,7 +110,13 @@ class Simulation:
     # --- queries ---------------------------------------------------------------------------------
 
     def start_lane(
-        self, _spark: Any, _settings: Any, *, lane: lane_module.Lane, checkpoint: Path
+        self,
+        _spark: Any,
+        _settings: Any,
+        *,
+        lane: lane_module.Lane,
+        checkpoint: Path,
+        producer: str,
     ) -> Any:
         """As pipeline.delivery.start_lane."""
         return Query(self, f"lane-{lane.lane}", partial(self._lane, lane))

@@ -158,9 +158,11 @@ class KafkaTopics:
             f"{topic}={facts.id}" for topic, facts in sorted(self.facts(topics).items())
         )
 
-    def missing_and_silent(self, topics: Iterable[str], *, anew: bool) -> tuple[set[str], set[str]]:
+    def missing_and_silent(
+        self, topics: Iterable[str], *, anew: bool
+    ) -> tuple[set[str], set[str]] | None:
         """Of these topics those that the broker does not know, and those that take nothing for the
-        moment; none if it does not answer. `anew`: their settings may have changed."""
+        moment; None if it does not answer. `anew`: their settings may have changed."""
         asked = sorted(topics)
         if not asked:
             return set(), set()
@@ -174,8 +176,10 @@ class KafkaTopics:
                     of = self._config_of(settings[topic], topic)
                     self._in_sync_min[topic] = in_sync_min(of)
             except (TimeoutError, BrokerUnavailable):
-                return set(), set()
+                return None
             except KafkaException as error:
+                if error.args[0].code() < 0:
+                    return None
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     gone.add(topic)
                 continue
@@ -208,7 +212,10 @@ class KafkaTopics:
     def _config_of(self, asked: Future[Any], topic: str) -> dict[str, str]:
         try:
             found = asked.result(REQUEST_S)
-        except KafkaException:
+        except KafkaException as error:
+            if error.args[0].code() < 0 or error.args[0].code() == KafkaError.REQUEST_TIMED_OUT:
+                told = f"Kafka does not tell the settings of {topic!r}: {error}"
+                raise BrokerUnavailable(told) from error
             return {}
         except TimeoutError as error:
             raise BrokerUnavailable(f"Kafka does not tell the settings of {topic!r}") from error

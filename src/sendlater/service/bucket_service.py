@@ -20,6 +20,7 @@ from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable, SendlaterError
 from sendlater.local.installation import Installation
 from sendlater.service.supervision import WATCH_S, Loop, Worker
+from sendlater.service.watchdog import Watchdog, watch_jvm
 from sendlater.spark.buckets.counts import group_of, prepared_of
 from sendlater.spark.buckets.crash_lookup import arrived
 from sendlater.spark.buckets.holding import Holding, Offsets, Standing
@@ -53,6 +54,7 @@ class BucketService:
         # it began.
         self._topics = KafkaTopics(self._client)
         self._spark: SparkSession | None = None
+        self._watchdog: Watchdog | None = None
         self._run = ""
         self._owner: Owner | None = None
         self._scratch = settings.data_dir / "checkpoints" / settings.space
@@ -79,6 +81,7 @@ class BucketService:
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
+        self._watchdog = watch_jvm(self._spark, settings)
         if not await_slots(self._spark, settings, stop or threading.Event()):
             return False
         # The fence comes late, so that an older service delivers until this one can.
@@ -208,4 +211,6 @@ class BucketService:
                 worker.query.stop()
         if self._spark is not None:
             self._spark.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)

@@ -219,16 +219,21 @@ class Heir(StoreWatch):
 
     def _settle_kept(self, over: threading.Event) -> None:
         """Look up what was kept, once its topics take something again; until nothing is left."""
-        lookup = self._new_lookup()
-        while not over.wait(KEPT_WATCH_S):
-            try:
-                lookup.settle_kept(owner=self.owner)
-                lanes = succession.foreign_lanes(self.pending, self.owner)
-                if not any(lane >= KEPT_LANE for lane in lanes):
-                    break
-            except Fenced:
-                return
-            except Exception as error:
-                _log.warning("deliveries wait for their topics", cause=str(error)[:500])
-        if not over.is_set():
-            self._kept = None
+        try:
+            lookup = self._new_lookup()
+            while not over.wait(KEPT_WATCH_S):
+                try:
+                    with self._lanes_lock:
+                        if over.is_set():
+                            return
+                        lookup.settle_kept(owner=self.owner)
+                    lanes = succession.foreign_lanes(self.pending, self.owner)
+                    if not any(lane >= KEPT_LANE for lane in lanes):
+                        return
+                except Fenced:
+                    return
+                except Exception as error:
+                    _log.warning("deliveries wait for their topics", cause=str(error)[:500])
+        finally:
+            if not over.is_set():
+                self._kept = None

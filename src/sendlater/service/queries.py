@@ -24,7 +24,7 @@ from sendlater.spark.delivery.arrived import LANDED_MS
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane
-from sendlater.spark.delivery.lane_producer import close_producer, producer_name
+from sendlater.spark.delivery.lane_producer import close_producer
 from sendlater.spark.delivery.query import start_lane
 from sendlater.spark.delivery.targets import Targets
 from sendlater.spark.intake.query import start_intake
@@ -112,7 +112,8 @@ class Queries:
         lanes = iter(lanes_of(owner))
         for worker in self._workers:
             if worker.lane is not None:
-                worker.lane, worker.run = next(lanes), 0
+                self._end_producer(worker)
+                worker.lane = next(lanes)
 
     def _end_queries(self) -> None:
         for over in (self._estate, self._kept):
@@ -164,16 +165,19 @@ class Queries:
             inherits=self._is_heir,
         )
         checkpoint = self._next_checkpoint(worker.name)
-        return start_lane(spark, settings, lane=lane, checkpoint=checkpoint)
+        if settings.on_kafka and not settings.spark_master:
+            # A name that this process has not used yet: an emptied store begins anew with runs.
+            worker.producer = f"{worker.name}-{self._checkpoint}"
+        return start_lane(
+            spark, settings, lane=lane, checkpoint=checkpoint, producer=worker.producer
+        )
 
     def _end_producer(self, worker: Worker) -> None:
         """What the last run of a lane has not sent, it sends no more: else it might arrive after
         its look-up."""
-        local = self._topics is not None and not self.settings.spark_master
-        if local and worker.run and worker.lane is not None:
-            assert self._spark is not None
-            of = producer_name(worker.lane, worker.run)
-            close_producer(self._spark, self.settings, of=of)
+        if worker.producer and self._spark is not None:
+            close_producer(self._spark, self.settings, of=worker.producer)
+            worker.producer = ""
             # What brokers have taken is readable then, also if one of them has just been given up.
             pause_ms = self.settings.recovery_pause_ms if worker.waits else LANDED_MS
             time.sleep(pause_ms / 1_000)
@@ -198,6 +202,8 @@ class Queries:
                 worker.query, worker.next_s, worker.refused = None, 0.0, True
                 worker.waits = silent
                 self._look_after(worker, time.monotonic())
+                if not worker.runs:
+                    return  # the others deliver what they can meanwhile
 
     def _look_for_restart(self) -> None:
         """A restarted server may have lost its last moments: claims, and what intake had read.

@@ -16,6 +16,7 @@ from sendlater.service.graceful_stop import drain
 from sendlater.service.handing_over import HandingOver
 from sendlater.service.queries import forget_dead
 from sendlater.service.supervision import FIRST_BATCH_S, STORE_WATCH_S, WATCH_S, Worker
+from sendlater.service.watchdog import Watchdog, watch_jvm
 from sendlater.spark.cluster import await_slots
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
@@ -29,6 +30,8 @@ _log = structlog.get_logger()
 
 class Service(HandingOver):
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
+
+    _watchdog: Watchdog | None = None
 
     def start(
         self,
@@ -107,6 +110,7 @@ class Service(HandingOver):
         self._spark = start_session(
             settings, java_home=self.installation.java_home, jars=self.installation.jars
         )
+        self._watchdog = watch_jvm(self._spark, settings)
         if not await_slots(self._spark, settings, stop):
             return False
         return self._stand_by(stop, on_standby)
@@ -225,4 +229,6 @@ class Service(HandingOver):
             self._lease.release()
         if self._spark is not None:
             self._spark.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)

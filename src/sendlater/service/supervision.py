@@ -64,6 +64,8 @@ class Worker:
     lane: int | None = None
     refused: bool = False
     """Whether Kafka's error ended it: its batch may have a record that the broker refuses."""
+    producer: str = ""
+    """The name of its Kafka producer; empty where that is in another process."""
     waits: Collection[str] = ()
     """Topics for whose sake a lane was ended: they take nothing for the moment."""
 

@@ -40,22 +40,40 @@ def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettle
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
             if lane == of_lane or (lane is None and of_lane < KEPT_LANE):
-                yield from _read(shard, name)
+                batch = read_batch(shard, name)
+                if batch.ids:
+                    yield batch
 
 
-def kept(pending: Pending, *, now_ms: int) -> Iterator[Unsettled]:
-    """Batches of what is kept, and may be looked up now."""
+def kept(pending: Pending) -> Iterator[tuple[Shard, str]]:
+    """The names of batches of what is kept."""
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
-            if of_lane >= KEPT_LANE and Batch.named(name).number <= now_ms:
-                yield from _read(shard, name)
+            if of_lane >= KEPT_LANE:
+                yield shard, name
 
 
-def _read(shard: Shard, name: str) -> Iterator[Unsettled]:
+def read_batch(shard: Shard, name: str) -> Unsettled:
+    """A batch as it stands."""
     with answering():
         rows = shard.client.hgetall(shard._batch_key(name))
-    if rows:
-        yield Unsettled(shard, name, list(rows), list(rows.values()))
+    return Unsettled(shard, name, list(rows), list(rows.values()))
+
+
+def touch_kept(pending: Pending) -> None:
+    """Have no filling from journals write what is kept: its versions stand there until it is known
+    whether they have arrived."""
+    for shard, name in kept(pending):
+        batch = read_batch(shard, name)
+        schedules = (unpack(*row) for row in zip(batch.ids, batch.packed, strict=True))
+        gone = [
+            f"\0{o.topic}/{o.partition}/{o.position}\0".encode() + one.id
+            for one in schedules
+            if (o := one.origin) is not None
+        ]
+        for first in range(0, len(gone), RELEASE_COUNT_MAX):
+            with answering():
+                shard.client.sadd(shard.keys["touched"], *gone[first : first + RELEASE_COUNT_MAX])
 
 
 def keep(batch: Unsettled, ids: Sequence[bytes], *, until_ms: int, owner: int) -> None:

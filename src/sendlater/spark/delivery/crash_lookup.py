@@ -82,8 +82,7 @@ class CrashLookup:
         self._away = False
         self._failures = 0
         self._instead = {settings.rejected_topic, settings.expired_topic} - {""}
-        """Where a row may be instead of its target, under its place as its id: refused or expired
-        after it was claimed; a store that went back may have forgotten that."""
+        """Where a row is under its place as its id, if the store has gone back since."""
 
     def settle(self, *, owner: int, lane: int | None = None, waits: Collection[str] = ()) -> int:
         """Settle what is found; returns how many rows. `release` takes the others, except those
@@ -98,16 +97,19 @@ class CrashLookup:
             return 0
         self._await_broker()
         readable = self._kept.hold_back(batches, waits, owner=owner)
-        count = self._settle(readable, owner=owner, again=bool(waits))
-        if waits:  # it was ended in the middle of its work: what is not found is looked up again
+        again = bool(waits) or readable != batches
+        count = self._settle(readable, owner=owner, again=again)
+        if again:  # in an outage brokers may have taken what cannot be read yet
             self._kept.keep_all(unsettled(self._pending, lane=lane), owner=owner)
         return count
 
     def settle_kept(self, *, owner: int) -> None:
         """The same for what was kept and can be looked up now; the others of these rows are put
         back to pending. Raises what `settle` raises."""
-        for batch in self._kept.ready(owner=owner):
-            self._settle([batch], owner=owner)
+        batches = self._kept.ready(owner=owner)
+        self._failures = 0  # nobody waits for these: it never gives up
+        self._settle(batches, owner=owner)
+        for batch in batches:
             batch.shard.release(batch.name, owner=owner, armed_as=f"{self._pending.space}/{owner}")
 
     def _settle(self, batches: Sequence[Unsettled], *, owner: int, again: bool = False) -> int:
@@ -130,7 +132,6 @@ class CrashLookup:
                 _go_on(batch, [row.step for row in mine if row.step], owner=owner)
                 settle_some(batch, [row.schedule.id for row in mine], owner=owner)
         except (Fenced, StoreUnavailable, StoreWentBack):
-            # The caller tries again: rows released without a look-up may be delivered twice.
             raise
         except Exception as error:
             self._topics.require_answer()
@@ -153,8 +154,7 @@ class CrashLookup:
         return len(done)
 
     def _row(self, batch: Unsettled, schedule_id: bytes, packed: bytes) -> _Row:
-        """A row; of a recurring schedule its occurrence, which a store that went back may have
-        forgotten."""
+        """A row; of a recurring schedule its occurrence, if a store that went back forgot it."""
         schedule = unpack(schedule_id, packed)
         if schedule.plan:
             now_ms, journals = SystemClock().now_ms(), self._settings.journals
@@ -179,7 +179,8 @@ class CrashLookup:
     def _look_up(self, rows: Sequence[_Row], since_ms: int) -> Found:
         schedules = [row.schedule for row in rows]
         readable = readable_topics(self._topics, {s.record.topic for s in schedules})
-        rejected = readable_topics(self._topics, self._instead)
+        silent = self._topics.silent(self._instead)  # would fail the look-up of all others
+        rejected = readable_topics(self._topics, self._instead - silent)
         topics = sorted(readable | rejected | self._after_delivery(schedules))
         if not topics:
             return Found()

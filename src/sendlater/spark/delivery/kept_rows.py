@@ -6,7 +6,7 @@ that has ended may still send the rest. So such rows are kept (see store/unsettl
 others do not wait for them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -16,9 +16,9 @@ from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
 from sendlater.model import Schedule
 from sendlater.spark.kafka_sink import STILL_SENT_MS
-from sendlater.store import Pending
+from sendlater.store import Batch, Pending
 from sendlater.store.codec import unpack
-from sendlater.store.unsettled import Unsettled, keep, kept
+from sendlater.store.unsettled import Unsettled, keep, kept, read_batch
 
 LOOK_AGAIN_MS = 1_000
 """How long those wait at least whose batch is looked up without them."""
@@ -34,8 +34,10 @@ class KeptRows:
         self._settings, self._pending, self._topics = settings, pending, topics
         self._clock = clock or SystemClock()
         self._for_ms = STILL_SENT_MS if settings.spark_master else settings.recovery_pause_ms
-        self._silent_before: set[str] = set()
-        """Topics that took nothing at the last look; what they have is not readable at once."""
+        self._silent_before: set[str] | None = None
+        """Topics that took nothing at the last look."""
+        self._topics_in: dict[tuple[int, str], set[str]] = {}
+        """Per shard and batch that is kept where its rows go: they are not read at each look."""
 
     def hold_back(
         self, batches: Sequence[Unsettled], waits: Collection[str], *, owner: int
@@ -60,16 +62,34 @@ class KeptRows:
         for batch in batches:
             self._keep(batch, replace(batch, ids=[], packed=[]), self._for_ms, owner=owner)
 
-    def ready(self, *, owner: int) -> Iterator[Unsettled]:
-        """Batches of what is kept that can be looked up now. Raises what `hold_back` raises."""
-        batches = list(kept(self._pending, now_ms=self._clock.now_ms()))
-        silent = self._silent(batches)
-        self._silent_before, waits = silent, silent | self._silent_before
-        for batch in batches:
-            rest = self._without(waits, batch)
-            if rest.ids:
+    def ready(self, *, owner: int) -> list[Unsettled]:
+        """What of all that is kept can be looked up now. Raises what `hold_back` raises.
+
+        Its topics must have taken something at the last look too: what their leaders have taken is
+        not readable at once. So nothing is ready at the first look."""
+        names = {(shard.number, name) for shard, name in kept(self._pending)}
+        self._topics_in = {one: self._topics_in.get(one) or self._read(one)[1] for one in names}
+        silent = self._topics.silent(set().union(*self._topics_in.values()))
+        before, self._silent_before = self._silent_before, silent
+        if before is None:
+            return []
+        now_ms, found = self._clock.now_ms(), []
+        for one in sorted(names):
+            topics = self._topics_in[one]
+            if Batch.named(one[1]).number > now_ms or (topics and topics <= silent | before):
+                continue
+            batch = self._read(one)[0]
+            rest = self._without(silent | before, batch)
+            if rest.ids or not batch.ids:
                 self._keep(batch, rest, LOOK_AGAIN_MS, owner=owner)
-                yield rest
+                found.append(rest)
+        return found
+
+    def _read(self, one: tuple[int, str]) -> tuple[Unsettled, set[str]]:
+        """A batch, and where its rows go."""
+        batch = read_batch(self._pending.shards[one[0]], one[1])
+        rows = zip(batch.ids, batch.packed, strict=True)
+        return batch, set().union(*(self._topics_of(unpack(*row)) for row in rows))
 
     def _keep(self, batch: Unsettled, rest: Unsettled, for_ms: int, *, owner: int) -> None:
         left = set(rest.ids)

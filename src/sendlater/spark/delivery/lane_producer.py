@@ -1,4 +1,5 @@
-"""The Kafka producer of a run of a lane, which Spark keeps in a pool of this process.
+"""The Kafka producer of a run of a lane, which Spark keeps in a pool of this process. Each has its
+own: what blocks one lane blocks no other, nor its next run.
 
 The executors of a cluster have pools of their own, which nobody here reaches.
 """
@@ -15,11 +16,6 @@ from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.warm_up import scala_module
 
 _log = structlog.get_logger()
-
-
-def producer_name(lane: int, run: int) -> str:
-    """Each run has its own: what blocks one lane blocks no other, nor its next run."""
-    return f"lane-{lane}-{run}"
 
 
 def open_producer(spark: SparkSession, settings: Settings, *, of: str) -> None:

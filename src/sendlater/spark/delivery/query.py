@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sendlater.config import Settings
 from sendlater.dialects import delivered_headers, delivered_stages
 from sendlater.spark.delivery.lane import Lane
-from sendlater.spark.delivery.lane_producer import open_producer, producer_name
+from sendlater.spark.delivery.lane_producer import open_producer
 from sendlater.spark.kafka_sink import producer_options
 
 OUTBOX_ROWS = 5
@@ -17,9 +17,10 @@ OUTBOX_ROWS = 5
 
 
 def start_lane(
-    spark: SparkSession, settings: Settings, *, lane: Lane, checkpoint: Path
+    spark: SparkSession, settings: Settings, *, lane: Lane, checkpoint: Path, producer: str = ""
 ) -> StreamingQuery:
-    """One delivery query; its run and owner are in `lane`."""
+    """One delivery query; its run and owner are in `lane`. `producer`: the name of one to open now;
+    without, Spark opens it when there is something to deliver."""
     if not settings.on_kafka:
         spark = spark.newSession()
         # Makes it the active one of this thread, where Spark looks for a sink's format in Python;
@@ -39,8 +40,8 @@ def start_lane(
         records = records.where("topic IS NOT NULL")
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
-        name = producer_name(lane.lane, lane.run)
-        if not settings.spark_master:
+        name = producer or f"lane-{lane.lane}-{lane.run}"
+        if producer:
             open_producer(spark, settings, of=name)
         writer = writer.format("kafka").options(**producer_options(settings, of=name))
     else:

@@ -53,13 +53,12 @@ does not blocks the producer of each lane that delivers to it for half a minute.
 agree that it was deleted."""
 BLOCKING_LOOK_COUNT_MAX = 200
 """Topics of one such look; more take turns."""
-BLOCKING_MS = 5_000
-"""For how long after that a lane may have something for the topic that it claimed before."""
+BLOCKING_MS = 20_000
+"""For how long after that a lane may have something for the topic: the other one starts again."""
 SETTINGS_MS = 2_000
 """Pause between two such looks that ask too how many of their replicas must be in sync."""
 SILENT_MS = 2_000
-"""A topic that takes nothing for so long ends the lanes that deliver to it; a change of its leader
-is over sooner, mostly."""
+"""A topic that takes nothing for so long ends its lanes; a change of a leader is over sooner."""
 TELL_MS = 60_000
 """Pause between two equal log lines."""
 
@@ -191,9 +190,10 @@ class Targets:
         self._looked_at = some[-1] if len(some) == BLOCKING_LOOK_COUNT_MAX else ""
         asked = {*some, *self._missing, *self._silent_ms}
         anew = now_ms >= self._settings_ms
-        if anew:
-            self._settings_ms = now_ms + SETTINGS_MS
-        missing, silent = self._topics.missing_and_silent(asked, anew=anew)
+        self._settings_ms = now_ms + SETTINGS_MS if anew else self._settings_ms
+        if (told := self._topics.missing_and_silent(asked, anew=anew)) is None:
+            return
+        missing, silent = told
         now_ms = self._clock.now_ms()  # a broker that has died answers late
         for topic in missing & self._missing:
             self.doubt(topic)
@@ -212,8 +212,7 @@ class Targets:
         return self._of_late(self._deleted)
 
     def silent(self) -> set[str]:
-        """Topics of which it was seen just now that they take nothing for the moment, though they
-        were in use; and all journals, if that is so of the history topic."""
+        """Topics in use that take nothing, as was seen just now; with the history all journals."""
         silent = self._of_late(self._blocked)
         return silent | (set(self._copies) if self._settings.history_topic in silent else set())
 
@@ -255,7 +254,8 @@ class Targets:
         """
         if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
             return
-        if any(self._answer(topic) is None for topic in self.copies_of(schedule)):
+        if not all(isinstance(self._answer(one), Target) for one in self.copies_of(schedule)):
+            self._complain("a journal or its history takes nothing: its messages wait")
             return
         refused = refusal(schedule, self.known)
         if refused is None:

@@ -22,6 +22,7 @@ from sendlater.spark.journal.torn import Mark, Place, marks, torn, without
 from sendlater.spark.plans import PlanReader
 from sendlater.store import Admin, Pending
 from sendlater.store.rebuild import JournalCopy
+from sendlater.store.unsettled import touch_kept
 
 _log = structlog.get_logger()
 
@@ -121,6 +122,7 @@ class Filling:
         # What intake has seen during a step that was never ended is removed like everything else.
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms)
         self._copy.empty(self._settings.journals)
+        touch_kept(self._pending)
 
         def tell(share: float) -> None:
             self._copy.tell(step="reading", done=round(share * total), total=total)

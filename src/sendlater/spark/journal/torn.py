@@ -72,6 +72,7 @@ def torn(
     asked = found.groupBy("target").agg(F.min("due_ms").alias("due_ms")).collect()
     targets = {row.target for row in asked}
     instead = {settings.rejected_topic, settings.expired_topic} - {""}
+    instead -= topics.silent(instead)
     readable = readable_topics(topics, targets | instead)
     due_ms = min(row.due_ms for row in asked)
     since_ms = max(min(due_ms, last.ms - TORN_MS), last.ms - TORN_MS - TORN_LOOK_BACK_MS)

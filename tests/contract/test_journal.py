@@ -1,6 +1,7 @@
 """What stands in a journal: many records of one id, and the one that counts."""
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from dialects_spark import SCHEMA
@@ -163,7 +164,9 @@ def test_a_tombstone_from_a_time_to_come_does_not_end_the_search_for_torn_ones(
     monkeypatch.setattr(torn_room, "deliveries", lambda *_, **__: there)
     settings = Settings(bootstrap_servers="unused:1", inboxes=(Inbox(topic="a", journal=True),))
     clock = FixedClock(int(now.timestamp() * 1_000) - 1_000 * behind_s)
-    found = torn_room.torn(spark, settings, None, spark.createDataFrame(rows, SCHEMA), clock=clock)
+    topics = SimpleNamespace(silent=lambda _: set())
+    read = spark.createDataFrame(rows, SCHEMA)
+    found = torn_room.torn(spark, settings, topics, read, clock=clock)
     by_our_clock = behind_s and ahead_s == 3_600
     assert found == ([] if by_our_clock else [("a", 0, 2)])
 

@@ -77,8 +77,6 @@ class Here:
             run=self.run,
             claim_count=1_000,
             check_targets=True,
-            journals=",".join(settings.journals),
-            history_topic=settings.history_topic,
             **numbers,
         )
 
@@ -367,28 +365,20 @@ def test_a_target_whose_leader_changes_is_delivered_to(here):
     assert [s.id for s in here.deliver()] == [b"goes"]
 
 
+def test_lanes_end_for_the_sake_of_none_that_takes_something_again(here):
+    here.broker.leaderless = {"out"}
+    looks(here, SILENT_MS + BLOCKING_LOOK_MS)
+    assert here.targets.silent() == {"out"}
+    here.broker.leaderless = set()
+    looks(here, BLOCKING_LOOK_MS)
+    assert here.targets.silent() == set()
+
+
 def test_nobody_is_named_where_nothing_takes_anything(here):
     """Who delivers to others would have no use of it."""
     here.broker.leaderless = {"out", "bad"}
     looks(here, 2 * SILENT_MS)
     assert here.targets.silent() == set()
-
-
-def test_what_came_by_a_journal_waits_while_that_takes_no_tombstone(redis_url, space):
-    settings = {"inboxes": (Inbox(topic="in", journal=True),), "history_topic": "history"}
-    origin = Origin(topic="in", partition=0, position=7, timestamp_ms=1)
-    here = Here(redis_url, space, Broker(**{"in": ROOMY, "history": ROOMY}), **settings)
-    here.start()
-    for topic in ("in", "history"):
-        here.broker.leaderless = {topic}
-        looks(here, SILENT_MS + BLOCKING_LOOK_MS)
-        assert here.targets.silent() == {topic, "in"}
-        here.put(b"journalled", origin=origin)
-        here.put(b"plain")
-        assert [s.id for s in here.deliver()] == [b"plain"]
-        here.broker.leaderless = set()
-        looks(here, UNAVAILABLE_MS + BLOCKING_LOOK_MS)
-        assert [s.id for s in here.deliver()] == [b"journalled"]
 
 
 def test_more_targets_than_one_look_has_take_turns(redis_url, space):

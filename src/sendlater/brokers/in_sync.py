@@ -4,18 +4,24 @@ from collections.abc import Mapping
 
 from confluent_kafka.admin import TopicDescription, TopicMetadata
 
-Replicas = Mapping[int, tuple[bool, int]]
-"""Per partition whether it has a leader, and how many of its replicas are in sync."""
+Replicas = Mapping[int, tuple[bool, int, int]]
+"""Per partition whether it has a leader, how many replicas it has in sync, and how many at all."""
 
 
 def listed(topic: TopicMetadata) -> Replicas:
     """As a list of topics tells it."""
-    return {n: (one.leader >= 0, len(one.isrs)) for n, one in topic.partitions.items()}
+    return {
+        n: (one.leader >= 0, len(one.isrs), len(one.replicas))
+        for n, one in topic.partitions.items()
+    }
 
 
 def described(topic: TopicDescription) -> Replicas:
     """As a description of the topic tells it."""
-    return {one.id: (one.leader is not None, len(one.isr)) for one in topic.partitions}
+    return {
+        one.id: (one.leader is not None, len(one.isr), len(one.replicas))
+        for one in topic.partitions
+    }
 
 
 def in_sync_min(config: Mapping[str, str]) -> int:
@@ -23,14 +29,18 @@ def in_sync_min(config: Mapping[str, str]) -> int:
     return int(config.get("min.insync.replicas", 1))
 
 
-def lack(replicas: Replicas, *, in_sync_min: int) -> str:
-    """Why a producer would wait in vain for a partition; empty if it would not."""
-    for number, (led, in_sync) in sorted(replicas.items()):
+def lack(replicas: Replicas, *, in_sync_min: int, at_most_all: bool = False) -> str:
+    """Why a producer would wait in vain for a partition; empty if it would not.
+
+    `at_most_all`: all replicas are enough, though they are fewer than `in_sync_min`, as for brokers
+    from Kafka 3.7 on; others wait for ever.
+    """
+    for number, (led, in_sync, count) in sorted(replicas.items()):
+        needed = min(in_sync_min, count) if at_most_all else in_sync_min
         if not led:
             return f"partition {number} has no leader"
-        if in_sync < in_sync_min:
+        if in_sync < needed:
             return (
-                f"partition {number}: min.insync.replicas expects {in_sync_min} in sync, "
-                f"got {in_sync}"
+                f"partition {number}: min.insync.replicas expects {needed} in sync, got {in_sync}"
             )
     return ""

@@ -183,7 +183,8 @@ class KafkaTopics:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     gone.add(topic)
                 continue
-            if lack(described(told), in_sync_min=self._in_sync_min.get(topic, 1)):
+            in_sync = self._in_sync_min.get(topic, 1)
+            if lack(described(told), in_sync_min=in_sync, at_most_all=True):
                 silent.add(topic)
         return gone, silent
 
@@ -193,7 +194,11 @@ class KafkaTopics:
         there = [topic for topic in topics if topic in known and not known[topic].error]
         settings = self._ask_configs(there)
         needed = {topic: in_sync_min(self._config_of(settings[topic], topic)) for topic in there}
-        return {t for t in there if lack(listed(known[t]), in_sync_min=needed[t])}
+        return {
+            topic
+            for topic in there
+            if lack(listed(known[topic]), in_sync_min=needed[topic], at_most_all=True)
+        }
 
     def may_read(self, topic: str) -> bool:
         """False if the broker says that we may not read, or there is no such topic."""

@@ -54,6 +54,8 @@ class HandingOver(Heir):
                 self._leaving = leaving
                 if self._horizon is not None:
                     self._horizon.stop()
+                if self._kept is not None:
+                    self._kept.set()  # the next owner looks it up
                 if self._lease is not None:
                     self._lease.lapse()
                 return True

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sendlater.clock import Clock
@@ -267,8 +267,7 @@ class ShardTask:
         keyless = None in keys and any(target.compacted for target in given)
         longest = max(map(len, packed)) + 3 * max(map(len, ids))
         clear = longest <= bytes_max and not keyless and partitions.count(None) == len(ids)
-        closed = self._closed(sources)
-        if clear and wanted <= known.keys() and not closed:
+        if clear and wanted <= known.keys():
             return set()
 
         def stands_out(i: int) -> bool:
@@ -281,17 +280,8 @@ class ShardTask:
         return {
             i
             for i, topic in enumerate(topics)
-            if topic not in known
-            or columns[7][i] in closed
-            or (stands_out(i) and self._is_refused(ids[i], packed[i]))
+            if topic not in known or (stands_out(i) and self._is_refused(ids[i], packed[i]))
         }
-
-    def _closed(self, sources: Set[bytes]) -> Set[bytes]:
-        """Journals among these that take no tombstone now, or whose history takes nothing."""
-        lane, known = self.lane, self.targets.keys()
-        journals = sources & {journal.encode() for journal in lane.journals.split(",")} - {b""}
-        open_too = not lane.history_topic or lane.history_topic.encode() in known
-        return journals - known if open_too else journals
 
     def _is_refused(self, schedule_id: bytes, packed: bytes) -> bool:
         from sendlater.spark.delivery.refusal import refusal

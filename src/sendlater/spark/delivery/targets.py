@@ -202,7 +202,8 @@ class Targets:
         self._silent_ms = {topic: self._silent_ms.get(topic, now_ms) for topic in silent}
         if silent >= set(used):
             return  # the broker is away, or just back: to end lanes helps nobody
-        for topic, since_ms in self._silent_ms.items():
+        for topic in self._silent_ms.keys() - set(self._own):
+            since_ms = self._silent_ms[topic]
             if now_ms >= since_ms + SILENT_MS and self._blocked.get(topic, -1) < since_ms:
                 self.doubt(topic)
                 self._blocked[topic] = now_ms
@@ -212,9 +213,9 @@ class Targets:
         return self._of_late(self._deleted)
 
     def silent(self) -> set[str]:
-        """Topics in use that take nothing, as was seen just now; with the history all journals."""
-        silent = self._of_late(self._blocked)
-        return silent | (set(self._copies) if self._settings.history_topic in silent else set())
+        """Topics in use that take nothing, as was seen just now. Not our own: whatever comes by a
+        journal would end its lane again."""
+        return self._of_late(self._blocked) & self._silent_ms.keys()
 
     def _of_late(self, seen: Mapping[str, int]) -> set[str]:
         since_ms = self._clock.now_ms() - BLOCKING_MS
@@ -253,9 +254,6 @@ class Targets:
         If the rejected topic takes nothing, the row stays: somebody may repair one of the two.
         """
         if self._answer(schedule.record.topic, trusted_ms=REFUSED_MS) is None:
-            return
-        if not all(isinstance(self._answer(one), Target) for one in self.copies_of(schedule)):
-            self._complain("a journal or its history takes nothing: its messages wait")
             return
         refused = refusal(schedule, self.known)
         if refused is None:

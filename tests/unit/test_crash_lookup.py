@@ -1,7 +1,7 @@
 """What was claimed is not delivered again before it has been looked for, if that is possible."""
 
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,6 +11,7 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.model import Origin, Record, Schedule
 from sendlater.spark.delivery import crash_lookup
 from sendlater.store.codec import pack
+from sendlater.store.unsettled import Unsettled
 
 
 class Kafka:
@@ -44,7 +45,7 @@ def lookup(monkeypatch: pytest.MonkeyPatch, kafka: Kafka) -> Any:
     """A look-up of one row that nobody has settled; it fails."""
     one = Schedule(id=b"a", due_ms=1, record=Record(topic="t", value=b"v"))
     packed = b"\xcf" + (1).to_bytes(8, "big") + pack(one)
-    batch = SimpleNamespace(ids=[b"a"], packed=[packed])
+    batch = Unsettled(Mock(), "0:1:1:1", [b"a"], [packed])
     monkeypatch.setattr(crash_lookup, "unsettled", lambda *_, **__: [batch])
 
     def fails(*_: Any) -> None:

@@ -175,8 +175,9 @@ class Heir(StoreWatch):
             self._begin_estate(inherited=False)
         if self._kept is None and any(lane >= KEPT_LANE for lane in lanes):
             self._kept = over = threading.Event()
-            settle = lambda: self._settle_kept(over)  # noqa: E731
-            threading.Thread(target=settle, name="kept", daemon=True).start()
+            threading.Thread(
+                target=lambda: self._settle_kept(over), name="kept", daemon=True
+            ).start()
 
     def _begin_estate(self, *, inherited: bool) -> None:
         self._estate = over = threading.Event()

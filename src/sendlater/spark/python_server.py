@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from sendlater.spark import python_command
 from sendlater.spark.python_command import FAILED, LENGTH, STARTED
@@ -57,21 +57,6 @@ def prepare() -> Path | None:
         return directory
     shutil.rmtree(directory)
     return None
-
-
-def start(gateway: Any, directory: Path, *, imports: str) -> None:
-    """Start the server of `directory` as a child of the JVM behind `gateway`: in its session, and
-    it ends with it. `imports`: a module that imports all that forks need."""
-    java = gateway.jvm.java.lang
-    builder = java.ProcessBuilder([sys.executable, "-m", __name__, str(directory), imports])
-    inherited = getattr(java, "ProcessBuilder$Redirect").INHERIT
-    builder.redirectOutput(inherited).redirectError(inherited)
-    # As Spark sets them for each Python; what is imported reads them once.
-    environment = builder.environment()
-    environment.put("PYTHONUNBUFFERED", "YES")
-    environment.putIfAbsent("PYTHONHASHSEED", "0")
-    environment.putIfAbsent("OMP_NUM_THREADS", "1")
-    builder.start()
 
 
 class Server:

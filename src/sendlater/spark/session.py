@@ -3,9 +3,7 @@
 import os
 import sys
 import threading
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -22,6 +20,8 @@ from sendlater.errors import BadSettings
 from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import FIRST_COMPILER
 from sendlater.spark import python_server
+from sendlater.spark.home import spark_home
+from sendlater.spark.jvm import launch
 from sendlater.spark.pipe import PIPE_BYTES
 from sendlater.spark.warm_up import read_sql
 
@@ -33,10 +33,11 @@ PATIENT = (
 )
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
-STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages"
+STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages -XX:MetaspaceSize=192m"
 """Options of Java: the heap begins with the least that Spark takes, and grows if what lives needs
 it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its
-pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031)."""
+pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031). The
+classes of a start alone are no reason to look for garbage among all objects."""
 CLASS_PATH = "spark.driver.extraClassPath"
 CONNECT = "sc://"
 """How an address of Spark Connect begins."""
@@ -112,24 +113,6 @@ def enforced(settings: Settings) -> dict[str, str]:
     return OURS | ({} if _looks_up(settings) else {"spark.task.maxFailures": "1"})
 
 
-def spark_home(cache_dir: Path) -> Path:
-    """PySpark's Spark without its zip of PySpark, so that workers import the installed package.
-
-    The zip has sources only; compiling them costs each of a dozen processes 0.6 s of CPU at start.
-    The directory consists of links; a moved PySpark gets new ones.
-    """
-    real = Path(pyspark.__file__).parent
-    home = cache_dir / f"spark-{pyspark.__version__}-{zlib.crc32(str(real).encode()):08x}"
-    home.mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "jars", "sbin", "data", "licenses"):
-        link = home / name
-        if not link.exists() and (real / name).exists():
-            link.unlink(missing_ok=True)
-            with suppress(FileExistsError):  # two services may start at once
-                link.symlink_to(real / name)
-    return home
-
-
 def class_archive(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> ClassArchive:
     """That of a local Spark with these jars."""
     class_path = [spark_home(settings.cache_dir), *jars]
@@ -183,19 +166,17 @@ def _require_own_jvm(settings: Settings) -> None:
 def _launch(conf: SparkConf, settings: Settings) -> None:
     """Start the JVM of a Spark, and for a local one what its Python processes are forks of."""
     asked = os.environ["PYSPARK_PYTHON"]
-    local = not settings.spark_master and asked == sys.executable
-    server = python_server.prepare() if local else None
+    local = not settings.spark_master
+    server = python_server.prepare() if local and asked == sys.executable else None
     if server:
         os.environ["PYSPARK_PYTHON"] = str(server / python_server.COMMAND)
     _find_launcher()
     _convert_no_arrays()
     try:
-        # Linux divides the cores between process sessions first: with its own session, Spark leaves
-        # other programs their share, however many threads it runs (docs/adr/0009).
-        new_session = {"start_new_session": True}
-        gateway = launch_gateway(conf, new_session)  # type: ignore[no-untyped-call]
-        if server:
-            python_server.start(gateway, server, imports=IMPORTS)
+        if local:
+            gateway = launch(conf, cache_dir=settings.cache_dir, server=server, imports=IMPORTS)
+        else:
+            gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         threading.Thread(target=read_sql, args=(gateway, settings), daemon=True).start()
         SparkContext(conf=conf, gateway=gateway)
     finally:

@@ -1,5 +1,7 @@
 """What the Python processes of a service's local Spark need, imported once for all of them."""
 
+import pandas  # noqa: F401  # PyArrow imports it with the first array of each process
+
 import sendlater.spark.arrow_rows
 import sendlater.spark.buckets.hold_source
 import sendlater.spark.buckets.hold_task

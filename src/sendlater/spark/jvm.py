@@ -1,0 +1,104 @@
+"""Starts the JVM of a local Spark as PySpark does, but without a detour (docs/adr/0036).
+
+PySpark runs Spark's script, which runs a JVM that only prints the command of the next one. What it
+has printed once for the same settings is run at once from then on.
+"""
+
+import json
+import os
+import shlex
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+
+from sendlater.errors import MissingTool
+from sendlater.spark import jvm_command
+
+MAIN = b"org.apache.spark.deploy.SparkSubmit"
+"""The program of the JVM; what stands before it on its command line depends on few settings."""
+GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+"""Environment: where PySpark finds a JVM that runs already."""
+CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+"""Environment: the file in which the JVM tells the two: port, length and bytes of the secret."""
+NUMBER = struct.Struct(">i")
+UNKNOWN = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+"""Environment: more settings, which only Spark's launcher knows to read."""
+LIBRARIES = "spark.driver.extraLibraryPath"
+"""Setting that becomes environment of the JVM, and stands not on its command line."""
+LOOK_S = 0.01
+"""Pause between two looks whether the JVM is there."""
+
+
+def launch(conf: SparkConf, *, cache_dir: Path, server: Path | None, imports: str) -> Any:
+    """PySpark's gateway to a new JVM in a process session of its own; SPARK_HOME and JAVA_HOME tell
+    which. `server`: the directory of python_server.py, which begins now, and what that imports.
+
+    Raises MissingTool if the JVM ends before it can be reached.
+    """
+    words = [word for name, value in conf.getAll() for word in ("--conf", f"{name}={value}")]
+    words += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    kept = _kept(conf, cache_dir)
+    command = json.loads(kept.read_text()) if kept and kept.exists() else []
+    command = command or [str(Path(os.environ["SPARK_HOME"], "bin", "spark-submit"))]
+    script = [sys.executable, "-I", "-S", jvm_command.__file__, str(server or ""), imports]
+    with tempfile.TemporaryDirectory() as directory:
+        told = Path(directory, "connection")
+        environment = {"SPARK_CONNECT_MODE": "0", "PYTHONHASHSEED": "0", CONNECTION: str(told)}
+        # Linux divides the cores between process sessions first: with its own session, Spark leaves
+        # other programs their share, however many threads it runs (docs/adr/0009).
+        process = Popen(
+            [*script, *command, *words],
+            stdin=PIPE,  # the JVM ends with it
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+        while not told.exists():
+            if process.poll() is not None:
+                raise MissingTool(f"expected Spark's JVM to run, it ended with {process.poll()}")
+            time.sleep(LOOK_S)
+        answer = told.read_bytes()
+    gateway = _reach(answer)
+    gateway.proc = process
+    if kept and not kept.exists():
+        _keep(kept, process.pid)
+    return gateway
+
+
+def _reach(answer: bytes) -> Any:
+    [port] = NUMBER.unpack_from(answer)
+    os.environ[GATEWAY_PORT] = str(port)
+    os.environ[GATEWAY_SECRET] = answer[2 * NUMBER.size :].decode()
+    try:
+        return launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET]
+
+
+def _kept(conf: SparkConf, cache_dir: Path) -> Path | None:
+    """Where the command is kept that Spark's launcher makes of these settings; None if it makes it
+    of others, too."""
+    if any(name in os.environ for name in UNKNOWN) or conf.contains(LIBRARIES):
+        return None
+    settings = [one for one in conf.getAll() if one[0].startswith("spark.driver.")]
+    around = [(n, v) for n, v in os.environ.items() if n.startswith(("SPARK_", "JAVA_"))]
+    parts = json.dumps(sorted(settings) + sorted(around))
+    return cache_dir / f"jvm-{zlib.crc32(parts.encode()):08x}.json"
+
+
+def _keep(path: Path, pid: int) -> None:
+    """Keep the command line of a JVM, without what is for its program. Only Linux shows it."""
+    with suppress(OSError, ValueError):
+        line = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        words = [os.fsdecode(word) for word in line[: line.index(MAIN) + 1]]
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(words))
+        written.rename(path)

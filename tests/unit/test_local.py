@@ -66,6 +66,28 @@ def test_a_java_on_path_may_be_a_link_to_its_home(bare_machine, tmp_path):
     assert find_java(tmp_path / "cache").home == tmp_path / "jdk"
 
 
+def test_a_java_is_asked_once_for_as_long_as_it_is_the_same_file(
+    bare_machine, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    fake_java(tmp_path / "jdk", "21")
+    first = find_java(tmp_path / "cache")
+    with monkeypatch.context() as patched:
+        patched.setattr(java_module, "run_java", lambda *_, **__: pytest.fail("asked again"))
+        assert find_java(tmp_path / "cache") == first
+
+    fake_java(tmp_path / "jdk", "17.1")  # its length tells them apart within the same second
+    assert find_java(tmp_path / "cache").version == 17
+
+
+def test_a_java_is_found_where_nothing_can_be_kept(bare_machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    fake_java(tmp_path / "jdk", "21")
+    (tmp_path / "cache").touch()
+
+    assert find_java(tmp_path / "cache").version == 21
+
+
 def test_an_old_java_is_named_in_the_error(bare_machine, monkeypatch, tmp_path):
     fake_java(tmp_path / "jdk", "1.8")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))

@@ -77,12 +77,12 @@ def _candidates() -> list[Path]:
 
 
 def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
-    """What `_probe` and `_has_vector_module` find. To ask takes a start 0.15 s, so what was found is
+    """What `_probe` and `_has_vector_module` find. Asking takes 0.15 s of a start, so that is
     kept for as long as the program is the same file."""
     if not executable.exists():
         return None, False
     facts = executable.stat()
-    told = f"{executable} {facts.st_mtime_ns} {facts.st_size}"
+    told = f"{executable} {int(facts.st_mtime)} {facts.st_size}"
     kept = cache_dir / f"java-{zlib.crc32(told.encode()):08x}.json"
     with suppress(OSError, ValueError):
         home, version, has_vector = json.loads(kept.read_text())
@@ -91,7 +91,8 @@ def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
             return Java(home=Path(home), executable=there, version=version), has_vector
     java, has_vector = _probe(executable), _has_vector_module(executable)
     if java is not None:
-        _write(kept, json.dumps([str(java.home), java.version, has_vector]))
+        with suppress(OSError):  # as in an image that is read-only
+            _write(kept, json.dumps([str(java.home), java.version, has_vector]))
     return java, has_vector
 
 

@@ -1,7 +1,7 @@
 """A directory of links to PySpark's Spark, without what a start only loses time with."""
 
-import os
 import shutil
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,8 +21,8 @@ SIGNATURES = (".SF", ".RSA", ".DSA", ".EC")
 def spark_home(cache_dir: Path) -> Path:
     """The directory, made if it is not there; a moved PySpark gets another one.
 
-    It has no zip of PySpark: workers import the installed package, which is compiled. That costs
-    each of a dozen processes 0.6 s of CPU at a start (docs/adr/0036).
+    It has no zip of PySpark, so that workers import the installed package, which is compiled: each
+    of a dozen processes would need 0.6 s of CPU to compile the zip's (docs/adr/0036).
     """
     real = Path(pyspark.__file__).parent
     parts = "\n".join((str(real), *LEFT_OUT, *SIGNED))
@@ -30,8 +30,10 @@ def spark_home(cache_dir: Path) -> Path:
     if home.exists():
         return home
     # Renamed into place: another service must not find half of it.
-    made = home.with_name(f"{home.name}.{os.getpid()}")
-    (made / "jars").mkdir(parents=True)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=cache_dir))
+    made.chmod(0o755)
+    (made / "jars").mkdir()
     for name in ("bin", "sbin", "data", "licenses"):
         if (real / name).exists():
             (made / name).symlink_to(real / name)

@@ -63,6 +63,8 @@ def launch(conf: SparkConf, *, cache_dir: Path, server: Path | None, imports: st
         )
         while not told.exists():
             if process.poll() is not None:
+                if kept:
+                    kept.unlink(missing_ok=True)
                 raise MissingTool(f"expected Spark's JVM to run, it ended with {process.poll()}")
             time.sleep(LOOK_S)
         answer = told.read_bytes()

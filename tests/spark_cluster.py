@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pyspark
-from servers import wait_until
+from servers import ServiceProcess, wait_until
 
 from sendlater.config import cache_dir
 from sendlater.local.java import find_java
@@ -108,3 +108,15 @@ def own_spark_cluster(
         yield cluster
     finally:
         cluster.close()
+
+
+def submit(service: ServiceProcess, *arguments: str, wait: bool = True) -> None:
+    """Start a service by PySpark's spark-submit: its options, a program, and that one's words."""
+    service.environment |= {
+        "SPARK_HOME": str(HOME),
+        "JAVA_HOME": str(find_java(cache_dir()).home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": LOOPBACK,
+    }
+    service.command = [str(HOME / "bin" / "spark-submit"), *arguments]
+    service.start(wait=wait)

@@ -1,6 +1,7 @@
 """The command line: `sendlater`, or `python -m sendlater` where no script was installed."""
 
 import sys
+from pathlib import Path
 
 EXTRAS = {
     "cli": ("cyclopts", "rich", "watchfiles"),
@@ -25,4 +26,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if Path(sys.path[0]) == Path(__file__).resolve().parent:
+        # Run as a file, as by spark-submit: its folder has no modules of their own.
+        del sys.path[0]
     main()

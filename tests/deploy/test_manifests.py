@@ -1,12 +1,17 @@
 """What is in deploy/ is accepted by the tools that will read it: `make deploy-check`."""
 
+import re
 import subprocess
 from importlib import resources
 from pathlib import Path
 
+import pyspark
 import pytest
 import yaml
 from servers import COMMAND, tool
+
+from sendlater.config import Settings
+from sendlater.spark.session import slots
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make deploy-check")
 
@@ -80,6 +85,46 @@ def test_changed_settings_have_another_name_so_that_pods_restart(rendered):
 
     assert name.startswith("sendlater-settings-")
     assert {"configMap": {"name": name}, "name": "settings"} in volumes
+
+
+@pytest.fixture
+def submitted():
+    """What the Spark operator submits."""
+    return yaml.safe_load((DEPLOY / "spark-operator" / "spark-application.yaml").read_text())[
+        "spec"
+    ]
+
+
+def test_the_driver_of_the_spark_operator_is_a_pod(submitted):
+    """The operator's own schema is in no registry; what it hands on to Kubernetes has one."""
+    driver = submitted["driver"]
+    taken_over = {name: driver[name] for name in ("env", "lifecycle", "ports", "volumeMounts")}
+    container = {"name": "driver", "image": submitted["image"], **taken_over}
+    spec = {
+        "containers": [container],
+        "volumes": submitted["volumes"],
+        "serviceAccountName": driver["serviceAccount"],
+        "terminationGracePeriodSeconds": driver["terminationGracePeriodSeconds"],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "driver"}, "spec": spec}
+    kubernetes_validate.validate(pod, versions()[-1], strict=True)
+
+
+def test_each_executor_of_the_spark_operator_has_a_slot_for_every_task(submitted):
+    assert submitted["executor"]["cores"] >= slots(Settings(bootstrap_servers="kafka:9092"))
+    assert submitted["sparkVersion"] == pyspark.__version__
+
+
+@pytest.mark.parametrize("python", ["python3", "/opt/venv/bin/python3.11"])
+def test_the_driver_is_told_to_end_before_its_jvm(submitted, python):
+    """The pattern means the service, and neither the JVM nor the shell that looks for it."""
+    [_, _, script] = submitted["driver"]["lifecycle"]["preStop"]["exec"]["command"]
+    [pattern] = set(re.findall(r"-f '(.*?)'", script))
+    file = submitted["mainApplicationFile"].removeprefix("local://")
+
+    assert re.search(pattern, f"{python} {file} serve")
+    assert not re.search(pattern, f"/usr/bin/java -cp /opt/spark/jars/* SparkSubmit {file} serve")
+    assert not re.search(pattern, f"/bin/sh -c {script}")
 
 
 def test_compose_reads_its_file():

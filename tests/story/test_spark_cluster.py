@@ -1,9 +1,11 @@
 """One space over several processes: Spark's master and workers, Redis' masters and replicas.
 
-A worker is killed, a master of Redis is killed: the journal has everything, nothing is lost.
+A worker is killed, a master of Redis is killed: the journal has everything, nothing is lost. Nor is
+it if the next service is started by spark-submit.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,11 @@ from handovers import Load, more
 from ledger import Ledger, Reader, create_topics
 from redis_nodes import Cluster, own_cluster
 from servers import ServiceProcess, cli, wait_until
-from spark_cluster import SparkCluster, own_spark_cluster
+from spark_cluster import SparkCluster, own_spark_cluster, submit
 
+from sendlater import __main__ as program
+from sendlater.config import cache_dir
+from sendlater.local.jars import jars
 from sendlater.store import Pending
 
 RATE, SHARDS = 100, 2
@@ -109,3 +114,41 @@ def test_a_master_of_redis_is_killed(one: Installation, redis: Cluster) -> None:
     settled(one)
     # What was delivered in the writes that the replica missed may come again.
     assert len(one.ledger.doubled(one.reader)) <= RATE
+
+
+def test_spark_submit_starts_the_next_one(
+    one: Installation, spark: SparkCluster, redis: Cluster
+) -> None:
+    """Master, jars and settings of Spark are what spark-submit is given."""
+    service = one.service
+    for name in ("SENDLATER_SPARK_MASTER", "SENDLATER_SPARK"):
+        del service.environment[name]
+    service.environment["SENDLATER_REDIS"] = redis.everywhere
+    options = ["--master", spark.url, "--conf", "spark.executor.memory=512m"]
+    with Load(one.ledger, rate=RATE):
+        assert service.stop() == 0
+        options += ["--jars", ",".join(map(str, jars("connector", cache_dir=cache_dir())))]
+        submit(service, *options, program.__file__, "serve")
+        more(one.reader, 1_000)
+    settled(one)
+    ours = service.child(lambda process: program.__file__ in process.cmdline())
+    ours.terminate()
+    wait_until(lambda: not service.running, "spark-submit ends with it", timeout_s=ARRIVE_S)
+    assert "stopping: finishing what is claimed" in service.said()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--master", "local[2]"], r"expected --master to be a cluster, got 'local\[2\]'"),
+        (["--master", "CLUSTER"], "expected the jars of Spark's connector to Kafka, got none"),
+    ],
+)
+def test_spark_submit_is_told_what_it_lacks(
+    kafka: str, spark: SparkCluster, tmp_path: Path, options: list[str], expected: str
+) -> None:
+    service = ServiceProcess(tmp_path, bootstrap_servers=kafka, redis="redis://127.0.0.1:9")
+    given = [spark.url if one == "CLUSTER" else one for one in options]
+    submit(service, *given, program.__file__, "serve", wait=False)
+    wait_until(lambda: not service.running, "it has ended", timeout_s=ARRIVE_S)
+    assert re.search(expected, service.said())

@@ -83,10 +83,6 @@ def test_only_a_cluster_asks_for_the_clock_and_its_lanes_are_told() -> None:
     assert lane(spark_master="").clock_skew_ms_max == 0
 
 
-def test_who_brings_a_jvm_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    given: Any = {"java_home": tmp_path, "jars": ()}
+def test_spark_connect_is_refused(tmp_path: Any) -> None:
     with pytest.raises(BadSettings, match=r"not Spark Connect; got 'sc://h'"):
-        session.start_session(settings(spark_master="sc://h"), **given)
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    with pytest.raises(BadSettings, match="spark-submit has started one already"):
-        session.start_session(settings(), **given)
+        session.start_session(settings(spark_master="sc://h"), java_home=tmp_path, jars=())

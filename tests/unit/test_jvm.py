@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,10 @@ import pytest
 from pyspark import SparkConf
 from servers import wait_until
 
-from sendlater.errors import MissingTool
-from sendlater.spark import jvm, python_server
+from sendlater.config import Settings
+from sendlater.errors import BadSettings, Unavailable
+from sendlater.service.submitted import end_with_jvm
+from sendlater.spark import jvm, python_server, session
 
 JAVA = """
 import json, os, struct, sys
@@ -40,11 +43,12 @@ class Machine:
         (directory / "java.py").write_text(JAVA)
         java = f"{sys.executable} {directory / 'java.py'} org.apache.spark.deploy.SparkSubmit"
         script = f'echo >> {self.scripts}\nexec {java} "$@"'
-        submit = directory / "spark" / "bin" / "spark-submit"
+        self.home = self.cache / "spark"
+        submit = self.home / "bin" / "spark-submit"
         submit.parent.mkdir(parents=True)
         submit.write_text(f"#!/bin/sh\n{script}\n")
         submit.chmod(0o755)
-        monkeypatch.setenv("SPARK_HOME", str(directory / "spark"))
+        monkeypatch.setenv("SPARK_HOME", str(self.home))
         monkeypatch.setenv("ASKED", str(self.asked))
         monkeypatch.setattr(jvm, "launch_gateway", self._reach)
         self.started: list[Any] = []
@@ -119,14 +123,74 @@ def test_a_path_of_libraries_is_for_the_script(machine) -> None:
     assert machine.times() == (2, 2)
 
 
-def test_a_jvm_that_ends_is_an_error_and_the_script_is_asked_again(machine, monkeypatch) -> None:
+def test_what_pyspark_leaves_in_the_environment_makes_no_difference(machine, monkeypatch) -> None:
     machine.launch()
+    for name in jvm.PYSPARKS:
+        monkeypatch.setenv(name, "1")
+    machine.launch()
+    assert machine.times() == (1, 2)
+    monkeypatch.setenv("SPARK_DRIVER_MEMORY", "3g")
+    machine.launch()
+    assert machine.times() == (2, 3)
+
+
+def test_another_spark_has_settings_of_its_own(machine, monkeypatch, tmp_path) -> None:
+    (machine.home / "conf").mkdir()
+    machine.launch()
+    machine.launch()
+    assert machine.times() == (2, 2)
+    (machine.home / "conf").rmdir()
+    (tmp_path / "elsewhere").symlink_to(machine.home)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "elsewhere"))
+    machine.launch()
+    machine.launch()
+    assert machine.times() == (4, 4)
+
+
+@pytest.mark.parametrize("kept", ["", "[1", '["/no/such/java", "org.apache.spark"]'])
+def test_where_what_is_kept_is_of_no_use_the_script_is_asked(machine, kept) -> None:
+    machine.launch()
+    [path] = machine.cache.glob("jvm-*.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(kept)
+    machine.launch()
+    assert machine.times() == (2, 2)
+    machine.launch()
+    assert machine.times() == (2, 3)
+
+
+def test_a_jvm_that_ends_is_an_error(machine, monkeypatch) -> None:
     monkeypatch.setenv("FAILS", "1")
-    with pytest.raises(MissingTool, match="expected Spark's JVM to run, it ended with 3"):
+    with pytest.raises(Unavailable, match="expected Spark's JVM to run, it ended with 3"):
         machine.launch()
     monkeypatch.delenv("FAILS")
     machine.launch()
-    assert machine.times() == (2, 3)
+
+
+def test_the_jvm_of_spark_submit_is_for_serve_alone(machine, monkeypatch) -> None:
+    monkeypatch.setenv(jvm.GATEWAY_PORT, "1")
+    monkeypatch.setattr(session.SparkContext, "_gateway", None)
+    with pytest.raises(BadSettings, match="only `sendlater serve` takes"):
+        session.start_session(Settings(cache_dir=machine.cache), java_home=machine.home, jars=())
+
+
+def test_who_was_started_by_spark_submit_ends_with_it() -> None:
+    reads, writes = os.pipe()
+    stop = threading.Event()
+    end_with_jvm(stop, standard_input=reads)
+    assert not stop.is_set()
+    os.close(writes)
+    assert stop.wait(30)
+    os.close(reads)
+
+
+def test_an_input_that_is_no_pipe_says_nothing_of_spark_submit() -> None:
+    stop = threading.Event()
+    with Path(os.devnull).open() as nothing:
+        before = threading.active_count()
+        end_with_jvm(stop, standard_input=nothing.fileno())
+        assert threading.active_count() == before
+    assert not stop.is_set()
 
 
 def test_the_server_of_forks_begins_with_the_jvm_and_ends_with_it(machine) -> None:

@@ -80,6 +80,18 @@ def test_a_java_is_asked_once_for_as_long_as_it_is_the_same_file(
     assert find_java(tmp_path / "cache").version == 17
 
 
+def test_a_program_that_stands_for_another_java_is_asked_each_time(
+    bare_machine, monkeypatch, tmp_path
+):
+    """As macOS' own does, and those of tools that switch between versions."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    stands_for = fake_java(tmp_path / "jdk", "21")
+    stands_for.write_text(stands_for.read_text().replace(f"home = {tmp_path}", "home = /other"))
+    find_java(tmp_path / "cache")
+
+    assert list((tmp_path / "cache").glob("java-*.json")) == []
+
+
 def test_a_java_is_found_where_nothing_can_be_kept(bare_machine, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     fake_java(tmp_path / "jdk", "21")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from sendlater.spark import home as home_module
 from sendlater.spark.home import LEFT_OUT, SIGNATURES, SIGNED, spark_home
 
 THEIRS = Path(pyspark.__file__).parent
@@ -47,9 +48,21 @@ def test_it_is_made_once(home) -> None:
     assert names(home.parent) == {home.name}
 
 
+def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
+    def full(jar: Path, copy: Path) -> None:
+        raise OSError(28, f"{jar} does not fit as {copy}")
+
+    monkeypatch.setattr(home_module, "_unsign", full)
+    with pytest.raises(OSError, match="does not fit"):
+        spark_home(tmp_path)
+    assert names(tmp_path) == set()
+
+
 def test_who_makes_it_at_the_same_time_takes_the_first(home, tmp_path, monkeypatch) -> None:
     """Another service has made it after this one saw that there is none."""
     ours = spark_home(tmp_path)
-    monkeypatch.setattr(Path, "exists", lambda one: one != ours and one.is_dir())
+    seen = iter([False])
+    monkeypatch.setattr(Path, "exists", lambda one: next(seen, True) if one == ours else True)
     assert spark_home(tmp_path) == ours
+    assert next(seen, None) is None
     assert names(tmp_path) == {ours.name}

@@ -57,6 +57,7 @@ def serve(
     from sendlater.local.installation import Installation
     from sendlater.service.bucket_service import BucketService
     from sendlater.service.service import Service
+    from sendlater.service.submitted import as_submitted, end_with_jvm, is_submitted
 
     settings = connection.settings_here(
         shards=shards,
@@ -70,7 +71,11 @@ def serve(
     stop = stop_on_signals()
     if mini:
         return _serve_mini(settings, stop)
-    installation = Installation.prepare(settings)
+    java_home = None
+    if is_submitted():
+        settings, java_home = as_submitted(settings), Path(os.environ.get("JAVA_HOME", "/"))
+        end_with_jvm(stop)
+    installation = Installation.prepare(settings, java_home=java_home)
     doors = ExitStack()
     try:
         if settings.pending == "redis":

@@ -20,10 +20,10 @@ class Installation:
     _redis: RedisServer | None = None
 
     @classmethod
-    def prepare(cls, settings: Settings) -> Self:
-        """Find or download everything. Raises MissingTool or StoreUnavailable, which say what to
-        do."""
-        java_home, connector = cls.tools(settings)
+    def prepare(cls, settings: Settings, *, java_home: Path | None = None) -> Self:
+        """Find or download everything. `java_home`: of a Java that runs already, with all jars.
+        Raises MissingTool or StoreUnavailable, which say what to do."""
+        java_home, connector = (java_home, []) if java_home else cls.tools(settings)
         url, redis = settings.redis.get_secret_value(), None
         if not url and settings.pending == "redis":
             redis = RedisServer(settings.data_dir).start()

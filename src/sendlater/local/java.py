@@ -78,7 +78,7 @@ def _candidates() -> list[Path]:
 
 def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
     """What `_probe` and `_has_vector_module` find. Asking takes 0.15 s of a start, so that is
-    kept for as long as the program is the same file."""
+    kept for as long as the program is the same file; not of one that stands for another Java."""
     if not executable.exists():
         return None, False
     facts = executable.stat()
@@ -89,8 +89,11 @@ def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
         there = Path(home, "bin", "java")
         if there.exists():
             return Java(home=Path(home), executable=there, version=version), has_vector
-    java, has_vector = _probe(executable), _has_vector_module(executable)
-    if java is not None:
+    java, says = _probe(executable)
+    if java is None:
+        return None, False
+    has_vector = _has_vector_module(executable)
+    if says.resolve() == executable.resolve().parent.parent:
         with suppress(OSError):  # as in an image that is read-only
             _write(kept, json.dumps([str(java.home), java.version, has_vector]))
     return java, has_vector
@@ -105,22 +108,24 @@ def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
     written.rename(path)
 
 
-def _probe(executable: Path) -> Java | None:
-    """Home and version of `executable`; None if it does not run (macOS has such a stub)."""
+def _probe(executable: Path) -> tuple[Java | None, Path]:
+    """Home and version of `executable`, and what it says is its home; None if it does not run
+    (macOS has such a stub)."""
     told = run_java(executable, "-XshowSettings:properties", "-version")
     if told is None or told.returncode != 0:
-        return None
+        return None, Path()
     home = re.search(r"^\s*java\.home = (.+)$", told.stderr, re.MULTILINE)
     version = re.search(
         r"^\s*java\.specification\.version = (?:1\.)?(\d+)", told.stderr, re.MULTILINE
     )
     if not home or not version:
-        return None
+        return None, Path()
     # A launcher script for another Java, such as ours, is its own home; a link is not.
     own = executable.parent.parent
     path = own if executable.parent.name == "bin" and not executable.is_symlink() else None
-    where = path or Path(home[1].strip())
-    return Java(home=where, executable=where / "bin" / "java", version=int(version[1]))
+    says = Path(home[1].strip())
+    where = path or says
+    return Java(home=where, executable=where / "bin" / "java", version=int(version[1])), says
 
 
 def _has_vector_module(executable: Path) -> bool:

@@ -97,12 +97,8 @@ def archive_classes(settings: Settings, *, java_home: Path, jars: Sequence[Path]
     """
     archive = class_archive(settings, java_home=java_home, jars=jars)
     options = f"{settings.spark.get(JAVA_OPTIONS, '')} {archive.begin()}"
-    settings = settings.model_copy(
-        update={
-            "spark": settings.spark | {JAVA_OPTIONS: options},
-            "bootstrap_servers": NOWHERE if jars else "",
-        }
-    )
+    real = settings.model_copy(update={"bootstrap_servers": NOWHERE if jars else ""})
+    settings = real.model_copy(update={"spark": settings.spark | {JAVA_OPTIONS: options}})
     session = start_session(settings, java_home=java_home, jars=jars)
     try:
         _rehearse(session, settings)
@@ -110,6 +106,9 @@ def archive_classes(settings: Settings, *, java_home: Path, jars: Sequence[Path]
     finally:
         end_session(session)
     archive.end(str(class_path))
+    # As a service starts it from now on: the command of that JVM is kept, also for an image whose
+    # directory of downloads is read-only.
+    end_session(start_session(real, java_home=java_home, jars=jars))
     return archive.path
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sendlater.config import Settings
 from sendlater.spark.session import require_jvm
+from sendlater.spark.warm_up import scala_module
 
 ASK_S = 1.0
 """Pause between two questions to the JVM."""
@@ -63,8 +64,14 @@ def watch_jvm(spark: SparkSession, settings: Settings) -> Watchdog:
     """Kill the JVM of `spark` if it hangs: who waits for it goes on with an error."""
     gateway = SparkContext._gateway
     assert gateway is not None
+    if gateway.proc:
+        pid = gateway.proc.pid
+    else:  # spark-submit has started it: Java says pid@host
+        pid = int(
+            scala_module(gateway.jvm.org.apache.spark.util, "Utils").getProcessName().split("@")[0]
+        )
     return Watchdog(
         lambda: require_jvm(spark),
-        lambda: os.kill(gateway.proc.pid, signal.SIGKILL),
+        lambda: os.kill(pid, signal.SIGKILL),
         silent_ms_max=settings.jvm_silent_ms_max,
     ).start()

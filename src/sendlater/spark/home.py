@@ -1,5 +1,6 @@
 """A directory of links to PySpark's Spark, without what a start only loses time with."""
 
+import os
 import shutil
 import tempfile
 import zipfile
@@ -32,6 +33,18 @@ def spark_home(cache_dir: Path) -> Path:
     # Renamed into place: another service must not find half of it.
     cache_dir.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=cache_dir))
+    try:
+        _fill(made, real)
+        made.rename(home)
+    except OSError:
+        if not home.exists():  # else two services have started at once
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return home
+
+
+def _fill(made: Path, real: Path) -> None:
     made.chmod(0o755)
     (made / "jars").mkdir()
     for name in ("bin", "sbin", "data", "licenses"):
@@ -42,11 +55,6 @@ def spark_home(cache_dir: Path) -> Path:
             _unsign(jar, made / "jars" / jar.name)
         elif not jar.name.startswith(LEFT_OUT):
             (made / "jars" / jar.name).symlink_to(jar)
-    try:
-        made.rename(home)
-    except OSError:  # two services have started at once
-        shutil.rmtree(made)
-    return home
 
 
 def _unsign(jar: Path, copy: Path) -> None:
@@ -55,3 +63,5 @@ def _unsign(jar: Path, copy: Path) -> None:
         for entry in signed.infolist():
             if not (entry.filename.startswith("META-INF/") and entry.filename.endswith(SIGNATURES)):
                 written.writestr(entry, signed.read(entry))
+    with copy.open("rb") as file:
+        os.fsync(file.fileno())  # a copy that was cut off would stop every start

@@ -20,18 +20,20 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
-from sendlater.errors import MissingTool
+from sendlater.errors import Unavailable
 from sendlater.spark import jvm_command
 
 MAIN = b"org.apache.spark.deploy.SparkSubmit"
 """The program of the JVM; what stands before it on its command line depends on few settings."""
 GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-"""Environment: where PySpark finds a JVM that runs already."""
+"""Environment: where PySpark finds a JVM that runs already, as that of spark-submit."""
 CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """Environment: the file in which the JVM tells the two: port, length and bytes of the secret."""
 NUMBER = struct.Struct(">i")
-UNKNOWN = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+UNKNOWN = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Environment: more settings, which only Spark's launcher knows to read."""
+PYSPARKS = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+"""Environment: what a session leaves there, and the launcher does not read."""
 LIBRARIES = "spark.driver.extraLibraryPath"
 """Setting that becomes environment of the JVM, and stands not on its command line."""
 LOOK_S = 0.01
@@ -42,36 +44,42 @@ def launch(conf: SparkConf, *, cache_dir: Path, server: Path | None, imports: st
     """PySpark's gateway to a new JVM in a process session of its own; SPARK_HOME and JAVA_HOME tell
     which. `server`: the directory of python_server.py, which begins now, and what that imports.
 
-    Raises MissingTool if the JVM ends before it can be reached.
+    Raises Unavailable if the JVM ends before it can be reached.
     """
     words = [word for name, value in conf.getAll() for word in ("--conf", f"{name}={value}")]
     words += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    kept = _kept(conf, cache_dir)
-    command = json.loads(kept.read_text()) if kept and kept.exists() else []
-    command = command or [str(Path(os.environ["SPARK_HOME"], "bin", "spark-submit"))]
-    script = [sys.executable, "-I", "-S", jvm_command.__file__, str(server or ""), imports]
+    path = _path(conf, cache_dir)
+    kept = _kept(path)
+    before = [sys.executable, "-I", "-S", jvm_command.__file__, str(server or ""), imports]
+    script = [str(Path(os.environ["SPARK_HOME"], "bin", "spark-submit"))]
+    if kept:
+        with suppress(Unavailable):  # as when that Java has been removed
+            return _start([*before, *kept, *words])
+    gateway = _start([*before, *script, *words])
+    if path:
+        _keep(path, gateway.proc.pid)
+    return gateway
+
+
+def _start(command: list[str]) -> Any:
     with tempfile.TemporaryDirectory() as directory:
         told = Path(directory, "connection")
         environment = {"SPARK_CONNECT_MODE": "0", "PYTHONHASHSEED": "0", CONNECTION: str(told)}
         # Linux divides the cores between process sessions first: with its own session, Spark leaves
         # other programs their share, however many threads it runs (docs/adr/0009).
         process = Popen(
-            [*script, *command, *words],
+            command,
             stdin=PIPE,  # the JVM ends with it
             env=os.environ | environment,
             start_new_session=True,
         )
         while not told.exists():
             if process.poll() is not None:
-                if kept:
-                    kept.unlink(missing_ok=True)
-                raise MissingTool(f"expected Spark's JVM to run, it ended with {process.poll()}")
+                raise Unavailable(f"expected Spark's JVM to run, it ended with {process.poll()}")
             time.sleep(LOOK_S)
         answer = told.read_bytes()
     gateway = _reach(answer)
     gateway.proc = process
-    if kept and not kept.exists():
-        _keep(kept, process.pid)
     return gateway
 
 
@@ -85,15 +93,29 @@ def _reach(answer: bytes) -> Any:
         del os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET]
 
 
-def _kept(conf: SparkConf, cache_dir: Path) -> Path | None:
+def _path(conf: SparkConf, cache_dir: Path) -> Path | None:
     """Where the command is kept that Spark's launcher makes of these settings; None if it makes it
-    of others, too."""
-    if any(name in os.environ for name in UNKNOWN) or conf.contains(LIBRARIES):
+    of others, too, as those in the directory of another Spark."""
+    home = Path(os.environ["SPARK_HOME"])
+    if home.parent != cache_dir or (home / "conf").exists() or conf.contains(LIBRARIES):
+        return None
+    if any(name in os.environ for name in UNKNOWN):
         return None
     settings = [one for one in conf.getAll() if one[0].startswith("spark.driver.")]
-    around = [(n, v) for n, v in os.environ.items() if n.startswith(("SPARK_", "JAVA_"))]
+    names = {name for name in os.environ if name.startswith("SPARK_")} - {*PYSPARKS}
+    around = [(name, os.environ.get(name, "")) for name in (*names, "JAVA_HOME")]
     parts = json.dumps(sorted(settings) + sorted(around))
     return cache_dir / f"jvm-{zlib.crc32(parts.encode()):08x}.json"
+
+
+def _kept(path: Path | None) -> list[str]:
+    """The command that is kept there; nothing if there is none that can be read."""
+    if path is None:
+        return []
+    try:
+        return [str(word) for word in json.loads(path.read_text())]
+    except (OSError, ValueError):
+        return []
 
 
 def _keep(path: Path, pid: int) -> None:
@@ -102,5 +124,6 @@ def _keep(path: Path, pid: int) -> None:
         line = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
         words = [os.fsdecode(word) for word in line[: line.index(MAIN) + 1]]
         written = path.with_suffix(f".{os.getpid()}")
+        written.touch(mode=0o600)  # options of Java may have passwords
         written.write_text(json.dumps(words))
         written.rename(path)

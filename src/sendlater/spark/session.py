@@ -21,7 +21,7 @@ from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import FIRST_COMPILER
 from sendlater.spark import python_server
 from sendlater.spark.home import spark_home
-from sendlater.spark.jvm import launch
+from sendlater.spark.jvm import GATEWAY_PORT, launch
 from sendlater.spark.pipe import PIPE_BYTES
 from sendlater.spark.warm_up import read_sql
 
@@ -41,8 +41,6 @@ classes of a start alone are no reason to look for garbage among all objects."""
 CLASS_PATH = "spark.driver.extraClassPath"
 CONNECT = "sc://"
 """How an address of Spark Connect begins."""
-SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Environment: where spark-submit's JVM waits for the program that it has started."""
 END_TIMEOUT_S = 120.0
 """Longest wait for the end of a JVM, which may write an archive of its classes first."""
 BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
@@ -122,10 +120,17 @@ def class_archive(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
 def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) -> SparkSession:
     """A session on the configured master; `jars` are the Kafka connector's, if Kafka is used.
 
-    Raises BadSettings where the JVM would be another's: its class path and options are made here.
+    A JVM that spark-submit has started is taken as it is.
+
+    Raises BadSettings for Spark Connect.
     """
-    _require_own_jvm(settings)
-    os.environ["JAVA_HOME"] = str(java_home)
+    if settings.spark_master.startswith(CONNECT):
+        raise BadSettings(
+            "spark_master: expected a master (spark://host:port, k8s://..., yarn), as the service "
+            f"needs a Spark of its own, not Spark Connect; got {settings.spark_master!r}"
+        )
+    if GATEWAY_PORT not in os.environ:
+        os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not settings.spark_master:
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
@@ -150,21 +155,13 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _require_own_jvm(settings: Settings) -> None:
-    if SUBMITTED in os.environ:
-        raise BadSettings(
-            "the service starts its own JVM, and spark-submit has started one already: start "
-            "`sendlater serve` itself, with what spark-submit was given in spark_master and [spark]"
-        )
-    if settings.spark_master.startswith(CONNECT):
-        raise BadSettings(
-            "spark_master: expected a master (spark://host:port, k8s://..., yarn), as the service "
-            f"needs a Spark of its own, not Spark Connect; got {settings.spark_master!r}"
-        )
-
-
 def _launch(conf: SparkConf, settings: Settings) -> None:
     """Start the JVM of a Spark, and for a local one what its Python processes are forks of."""
+    if GATEWAY_PORT in os.environ:
+        raise BadSettings(
+            "spark-submit has started a JVM, which only `sendlater serve` takes: start other "
+            "commands by themselves, with its master as spark_master"
+        )
     asked = os.environ["PYSPARK_PYTHON"]
     local = not settings.spark_master
     server = python_server.prepare() if local and asked == sys.executable else None

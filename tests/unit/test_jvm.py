@@ -159,12 +159,14 @@ def test_where_what_is_kept_is_of_no_use_the_script_is_asked(machine, kept) -> N
     assert machine.times() == (2, 3)
 
 
-def test_a_jvm_that_ends_is_an_error(machine, monkeypatch) -> None:
+def test_after_a_jvm_that_ends_the_script_is_asked_again(machine, monkeypatch) -> None:
+    machine.launch()
     monkeypatch.setenv("FAILS", "1")
     with pytest.raises(Unavailable, match="expected Spark's JVM to run, it ended with 3"):
         machine.launch()
     monkeypatch.delenv("FAILS")
     machine.launch()
+    assert machine.times() == (2, 3)
 
 
 def test_the_jvm_of_spark_submit_is_for_serve_alone(machine, monkeypatch) -> None:

@@ -50,13 +50,16 @@ def launch(conf: SparkConf, *, cache_dir: Path, server: Path | None, imports: st
     words += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     path = _path(conf, cache_dir)
     kept = _kept(path)
-    before = [sys.executable, "-I", "-S", jvm_command.__file__, str(server or ""), imports]
     script = [str(Path(os.environ["SPARK_HOME"], "bin", "spark-submit"))]
-    if kept:
-        with suppress(Unavailable):  # as when that Java has been removed
-            return _start([*before, *kept, *words])
-    gateway = _start([*before, *script, *words])
-    if path:
+    before = [sys.executable, "-I", "-S", jvm_command.__file__, str(server or ""), imports]
+    try:
+        gateway = _start([*before, *(kept or script), *words])
+    except Unavailable:
+        if kept and path:
+            with suppress(OSError):
+                path.unlink()  # the next start asks the script
+        raise
+    if path and not kept:
         _keep(path, gateway.proc.pid)
     return gateway
 
@@ -109,13 +112,12 @@ def _path(conf: SparkConf, cache_dir: Path) -> Path | None:
 
 
 def _kept(path: Path | None) -> list[str]:
-    """The command that is kept there; nothing if there is none that can be read."""
-    if path is None:
-        return []
-    try:
-        return [str(word) for word in json.loads(path.read_text())]
-    except (OSError, ValueError):
-        return []
+    """The command that is kept there; nothing if there is none that can be read and run."""
+    words: list[str] = []
+    if path is not None:
+        with suppress(OSError, ValueError):
+            words = json.loads(path.read_text())
+    return words if words and os.access(words[0], os.X_OK) else []
 
 
 def _keep(path: Path, pid: int) -> None:

@@ -12,15 +12,11 @@ from sendlater.config import Settings
 from sendlater.dialects import SPARK_SETTINGS
 from sendlater.errors import BadSettings
 from sendlater.spark.cluster import DYNAMIC
-from sendlater.spark.jvm import GATEWAY_PORT
+from sendlater.spark.jvm import is_submitted
 from sendlater.spark.session import STREAMING
 
+__all__ = ["as_submitted", "end_with_jvm", "is_submitted"]
 CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
-
-
-def is_submitted() -> bool:
-    """Whether spark-submit has started this process."""
-    return GATEWAY_PORT in os.environ
 
 
 def as_submitted(settings: Settings) -> Settings:

@@ -40,6 +40,11 @@ LOOK_S = 0.01
 """Pause between two looks whether the JVM is there."""
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process, with a JVM."""
+    return GATEWAY_PORT in os.environ
+
+
 def launch(conf: SparkConf, *, cache_dir: Path, server: Path | None, imports: str) -> Any:
     """PySpark's gateway to a new JVM in a process session of its own; SPARK_HOME and JAVA_HOME tell
     which. `server`: the directory of python_server.py, which begins now, and what that imports.

@@ -21,7 +21,7 @@ from sendlater.local.class_archive import ClassArchive
 from sendlater.local.java import FIRST_COMPILER
 from sendlater.spark import python_server
 from sendlater.spark.home import spark_home
-from sendlater.spark.jvm import GATEWAY_PORT, launch
+from sendlater.spark.jvm import is_submitted, launch
 from sendlater.spark.pipe import PIPE_BYTES
 from sendlater.spark.warm_up import read_sql
 
@@ -129,7 +129,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
             "spark_master: expected a master (spark://host:port, k8s://..., yarn), as the service "
             f"needs a Spark of its own, not Spark Connect; got {settings.spark_master!r}"
         )
-    if GATEWAY_PORT not in os.environ:
+    if not is_submitted():
         os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not settings.spark_master:
@@ -157,7 +157,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
 
 def _launch(conf: SparkConf, settings: Settings) -> None:
     """Start the JVM of a Spark, and for a local one what its Python processes are forks of."""
-    if GATEWAY_PORT in os.environ:
+    if is_submitted():
         raise BadSettings(
             "spark-submit has started a JVM, which only `sendlater serve` takes: start other "
             "commands by themselves, with its master as spark_master"

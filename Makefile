@@ -19,7 +19,7 @@ ON_EACH_REDIS := $(patsubst %,tests/contract/test_%.py,pending desk takeover ful
 
 SECONDS := 60
 
-.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers wheel bench compare performance check format man screenshots speed alerts deploy-check image lock clean
+.PHONY: help setup demo test unit smoke contract story chaos simulation simulate mutants servers cluster wheel bench compare performance check format man screenshots speed alerts deploy-check image lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -64,6 +64,9 @@ servers: setup $(VENV)/.prepared ## The tests that lean on Redis, on Redis 6.2 a
 	set -e; for server in $(REDIS_SERVERS); do \
 		echo "On $$server:"; export TEST_REDIS_SERVER=$$server; $(PYTEST) $(TWO_FILES) $(ON_EACH_REDIS) $(ONCE_MORE); \
 	done
+
+cluster: setup $(VENV)/.prepared ## The stories again, with the queries of each service on a Spark cluster
+	TEST_SPARK_CLUSTER=1 $(PYTEST) $(TWO_FILES) --ignore tests/story/test_spark_cluster.py --ignore tests/story/page tests/story
 
 wheel: setup ## Build the wheel, and use it with the oldest versions it allows and beside the newest neighbours
 	$(PYTEST) tests/wheel

@@ -12,6 +12,10 @@ import hypothesis
 import pytest
 import structlog
 from servers import STARTS_SOON, own_kafka, own_redis, redis_first_on_path
+from spark_cluster import own_spark_cluster
+
+CORES = 32
+"""Task slots of each worker, for services that start while others end."""
 
 # A busy machine is no fault of an example.
 hypothesis.settings.register_profile("no deadline", hypothesis.settings(), deadline=None)
@@ -26,6 +30,18 @@ def redis_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with (
         redis_first_on_path(program, tmp_path_factory.mktemp("path")) if program else nullcontext()
     ):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """TEST_SPARK_CLUSTER, if set: every service of the session runs its queries on a cluster."""
+    if not os.environ.get("TEST_SPARK_CLUSTER"):
+        yield
+        return
+    directory = tmp_path_factory.mktemp("spark")
+    with own_spark_cluster(directory, cores=CORES) as spark, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_SPARK_MASTER", spark.url)
         yield
 
 

@@ -1,6 +1,7 @@
 """Real servers for tests: one Redis and one Kafka a session, and a way to wait without sleeping."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from sendlater.local.kafka_server import KafkaServer
+from sendlater.local.process import LOOPBACK
 from sendlater.local.redis_server import RedisServer, find_redis
 
 T = TypeVar("T")
@@ -31,6 +33,12 @@ STARTS_SOON = (
 )
 """Options of Java. A hundred JVMs live for seconds each: their second compiler, a collector with
 threads of its own and the verification of Spark's classes cost more than they give."""
+EXECUTORS = {
+    "spark.executor.memory": "1g",
+    "spark.cores.max": "16",
+    "spark.driver.host": LOOPBACK,
+}
+"""What a service takes of a cluster: two of them fit on one of two workers with 32 slots each."""
 SAID_SHOWN_MAX = 4_000
 """Characters of a service's log in the report of a test that failed."""
 
@@ -100,6 +108,12 @@ def own_kafka(directory: Path, **extra: str) -> Iterator[KafkaServer]:
         yield server
 
 
+def on_cluster() -> dict[str, Any]:
+    """Settings of every service of the session, if TEST_SPARK_MASTER names a cluster."""
+    master = os.environ.get("TEST_SPARK_MASTER")
+    return {"spark_master": master, "spark": EXECUTORS} if master else {}
+
+
 class ServiceProcess:
     """`sendlater serve` as users run it: a process, its settings in the environment."""
 
@@ -107,8 +121,9 @@ class ServiceProcess:
         self.log = directory / "service.log"
         self.environment = {k: v for k, v in os.environ.items() if "SENDLATER" not in k}
         self.environment["SENDLATER_DATA_DIR"] = str(directory / "data")
-        for name, value in settings.items():
-            self.environment[f"SENDLATER_{name.upper()}"] = str(value)
+        for name, value in (on_cluster() | settings).items():
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            self.environment[f"SENDLATER_{name.upper()}"] = text
         self.command = [COMMAND, "serve"]
         self.arguments: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None

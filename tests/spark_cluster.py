@@ -84,11 +84,20 @@ class SparkCluster:
         """One more, with all its cores for one executor."""
         name = f"worker-{len(self.workers)}"
         ports = ("--host", LOOPBACK, "--webui-port", "0", "--work-dir", str(self._directory / name))
-        size = ("--cores", str(self._cores), "--memory", "1g")
+        size = ("--cores", str(self._cores), "--memory", "6g")
         worker = Daemon(self._directory, name, WORKER, *ports, *size, self.url)
         self.workers.append(worker)
         worker.wait_for(r"(Successfully registered) with master")
         return worker
+
+    def pythons(self) -> list[list[str]]:
+        """The command of every Python that executors have started."""
+        commands = []
+        for worker in self.workers:
+            with suppress(psutil.NoSuchProcess):  # it was killed, or one of its processes ends
+                family = psutil.Process(worker.pid).children(recursive=True)
+                commands += [one.cmdline() for one in family if one.name() != "java"]
+        return commands
 
     def close(self) -> None:
         """Kill all of it."""

@@ -1,5 +1,6 @@
-"""What becomes of a Kafka client that gets no answer."""
+"""What the service asks of Kafka about topics, and what becomes of a client that gets no answer."""
 
+import gc
 import threading
 
 import pytest
@@ -35,3 +36,19 @@ def test_a_topic_that_is_not_there_is_told_and_not_waited_for(kafka, topic_name)
         broker.ensure(topic_name("some"), partitions=2)
         broker.ensure(topic_name("some"), partitions=2)
         assert next(broker.follow(topic_name("some"), stop=threading.Event())) == []
+
+
+def test_a_look_that_never_ends_leaves_nothing_in_memory(kafka, topic_name):
+    """Each description of a topic leaves its id there for good, by a fault of confluent-kafka."""
+    topics = KafkaTopics({"bootstrap.servers": kafka})
+    there, none = topic_name("there"), topic_name("none")
+    topics.create(there, partitions=1, config={})
+
+    def ids():
+        gc.collect()
+        return sum(type(one).__name__ == "Uuid" for one in gc.get_objects())
+
+    before = ids()
+    for _ in range(10):
+        assert topics.missing_and_silent([there, none], anew=True) == ({none}, set())
+    assert ids() == before

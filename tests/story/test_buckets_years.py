@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Producer
 from ledger import create_topics
+from servers import on_cluster
 
 from sendlater.brokers.client_options import client_options
 from sendlater.brokers.group_offsets import Found, Place, Progress
@@ -81,6 +82,7 @@ def settings(kafka, space, topic_name, tmp_path):
         rejected_topic=rejected,
         shards=1,
         data_dir=tmp_path,
+        **on_cluster(),
     )
 
 

@@ -1,12 +1,15 @@
 """Spans of the service: what OTEL_* in its environment says reaches Spark's own processes."""
 
+import pytest
 from installation import Installation
-from servers import wait_until
+from servers import on_cluster, wait_until
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_traced_message_has_spans_of_its_way_through_spark(kafka, redis_url, tmp_path):
+    if on_cluster():
+        pytest.skip("executors have an environment, and a console, of their own")
     here = Installation(kafka, redis_url, tmp_path)
     here.service.environment |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "50"}
     with here.service.start(), here.readers[here.target]:

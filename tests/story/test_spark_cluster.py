@@ -1,12 +1,16 @@
-"""One space over several processes: Spark's master and workers, Redis' masters and replicas.
+"""One space over several processes: Spark's master and workers, Redis' masters and replicas, three
+brokers of Kafka.
 
-A worker is killed, a master of Redis is killed: the journal has everything, nothing is lost. Nor is
-it if the next service is started by spark-submit.
+One of each is killed: the journal has everything, nothing is lost. Nor is it if the next service is
+started by spark-submit.
 """
 
 import json
 import re
+import shutil
+import sys
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +20,17 @@ from ledger import Ledger, Reader, create_topics
 from redis_nodes import Cluster, own_cluster
 from servers import ServiceProcess, cli, wait_until
 from spark_cluster import SparkCluster, own_spark_cluster, submit
+from three_brokers import NODES, ThreeBrokers
 
 from sendlater import __main__ as program
 from sendlater.config import cache_dir
 from sendlater.local.jars import jars
+from sendlater.local.process import LOOPBACK
 from sendlater.store import Pending
 
 RATE, SHARDS = 100, 2
 ARRIVE_S = 180.0
+EXECUTOR = {"spark.executor.memory": "512m", "spark.driver.host": LOOPBACK}
 CORES = 6
 """More than the five slots that two lanes, two shards and intake keep: one worker is enough."""
 
@@ -40,8 +47,14 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    with ThreeBrokers(tmp_path_factory.mktemp("kafka")) as three:
+        yield three
+
+
 class Installation:
-    """A service on both, with a journal, and what was sent to it."""
+    """A service on all of them, with a journal, and what was sent to it."""
 
     def __init__(self, kafka: str, spark: SparkCluster, redis: Cluster, directory: Path) -> None:
         create_topics(kafka, "cluster-in", cleanup_policy="compact")
@@ -51,7 +64,7 @@ class Installation:
             bootstrap_servers=kafka,
             redis=redis.url,
             spark_master=spark.url,
-            spark=json.dumps({"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}),
+            spark=EXECUTOR,
             inboxes=json.dumps([{"topic": "cluster-in", "journal": True}]),
             rejected_topic="cluster-bad",
             space="cluster",
@@ -63,9 +76,13 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def one(
-    kafka: str, spark: SparkCluster, redis: Cluster, tmp_path_factory: pytest.TempPathFactory
+    brokers: ThreeBrokers,
+    spark: SparkCluster,
+    redis: Cluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installation]:
-    one = Installation(kafka, spark, redis, tmp_path_factory.mktemp("service"))
+    servers = brokers.bootstrap_servers
+    one = Installation(servers, spark, redis, tmp_path_factory.mktemp("service"))
     with one.service, one.reader:
         one.service.start()
         yield one
@@ -92,6 +109,21 @@ def test_a_worker_is_killed(one: Installation, spark: SparkCluster) -> None:
         spark.workers[0].kill()
         more(one.reader, 1_000)
         spark.add_worker()
+        more(one.reader, 300)
+    settled(one)
+    assert not one.ledger.doubled(one.reader)
+
+
+def test_a_broker_is_killed(one: Installation, brokers: ThreeBrokers) -> None:
+    topics = one.ledger.inbox, one.ledger.target
+    with Load(one.ledger, rate=RATE):
+        more(one.reader, 300)
+        node = brokers.leaders(one.ledger.target)[0]
+        brokers.kill(node)
+        brokers.wait_until_in_sync(topics, *{*NODES} - {node})
+        more(one.reader, 1_000)
+        brokers.start(node)
+        brokers.wait_until_in_sync(topics, *NODES)
         more(one.reader, 300)
     settled(one)
     assert not one.ledger.doubled(one.reader)
@@ -137,6 +169,43 @@ def test_spark_submit_starts_the_next_one(
     assert "stopping: finishing what is claimed" in service.said()
 
 
+def test_the_environment_of_python_may_be_shipped(
+    brokers: ThreeBrokers, spark: SparkCluster, redis_url: str, tmp_path: Path
+) -> None:
+    """Workers have it from the archive, by a path that is theirs. All slots are free again here."""
+    environment = tmp_path / "env"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (packages / "all.pth").write_text("\n".join(filter(None, sys.path)))
+    archive = shutil.make_archive(str(environment), "gztar", environment)
+    kafka = brokers.bootstrap_servers
+    create_topics(kafka, "shipped-in", "shipped-out", "shipped-bad")
+    service = ServiceProcess(
+        tmp_path,
+        bootstrap_servers=kafka,
+        redis=redis_url,
+        spark_master=spark.url,
+        spark=EXECUTOR | {"spark.archives": f"{archive}#env"},
+        inboxes=json.dumps([{"topic": "shipped-in"}]),
+        rejected_topic="shipped-bad",
+        space="shipped",
+    )
+    service.environment["PYSPARK_PYTHON"] = "env/bin/python"
+    service.command = ["env", "--chdir", str(tmp_path), *service.command]
+    ledger = Ledger(kafka, inbox="shipped-in", target="shipped-out")
+    with service, Reader(kafka, "shipped-out") as reader:
+        service.start()
+        with Load(ledger, rate=RATE):
+            more(reader, 300)
+        wait_until(lambda: not ledger.missing(reader), "all arrived", timeout_s=ARRIVE_S)
+        assert not ledger.doubled(reader)
+
+        def shipped() -> bool:
+            return any("env/bin/python" in command for command in spark.pythons())
+
+        wait_until(shipped, "workers run by it")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -145,9 +214,9 @@ def test_spark_submit_starts_the_next_one(
     ],
 )
 def test_spark_submit_is_told_what_it_lacks(
-    kafka: str, spark: SparkCluster, tmp_path: Path, options: list[str], expected: str
+    spark: SparkCluster, tmp_path: Path, options: list[str], expected: str
 ) -> None:
-    service = ServiceProcess(tmp_path, bootstrap_servers=kafka, redis="redis://127.0.0.1:9")
+    service = ServiceProcess(tmp_path, bootstrap_servers="127.0.0.1:9", redis="redis://127.0.0.1:9")
     given = [spark.url if one == "CLUSTER" else one for one in options]
     submit(service, *given, program.__file__, "serve", wait=False)
     wait_until(lambda: not service.running, "it has ended", timeout_s=ARRIVE_S)

@@ -12,7 +12,7 @@ from ledger import Reader, create_topics
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from servers import wait_until
+from servers import on_cluster, wait_until
 
 from sendlater import Cancelled, Scheduler
 from sendlater.spark.session import end_session
@@ -25,8 +25,10 @@ HOUR_MS = 3_600_000
 @pytest.fixture(scope="module")
 def spark():
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    cluster = on_cluster()
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(cluster.get("spark_master", "local[2]"))
+        .config(map=cluster.get("spark", {}))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.shuffle.partitions", "2")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from servers import wait_until
+from servers import on_cluster, wait_until
 
 from sendlater.model import Record
 from sendlater.spark.session import end_session
@@ -27,8 +27,10 @@ KAFKA_SCHEMA = (
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    cluster = on_cluster()
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(cluster.get("spark_master", "local[2]"))
+        .config(map=cluster.get("spark", {}))
         .config("spark.ui.enabled", "false")
         .config("spark.buffer.size", "64")
         .config("spark.sql.session.timeZone", "UTC")

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from sendlater.brokers.client_options import ASKING, isolation
-from sendlater.brokers.in_sync import described, in_sync_min, lack, listed
+from sendlater.brokers.in_sync import in_sync_min, lack
 from sendlater.brokers.lasting_client import LastingClient
 from sendlater.dialects import names
 from sendlater.errors import BadSettings, BrokerUnavailable, TopicUnavailable
@@ -162,30 +162,29 @@ class KafkaTopics:
         self, topics: Iterable[str], *, anew: bool
     ) -> tuple[set[str], set[str]] | None:
         """Of these topics those that the broker does not know, and those that take nothing for the
-        moment; None if it does not answer. `anew`: their settings may have changed."""
+        moment; None if it does not answer. `anew`: their settings may have changed.
+
+        It is called all the time, and asks about each by itself: a description of several leaves
+        the id of each in memory (confluent-kafka 2.16).
+        """
         asked = sorted(topics)
-        if not asked:
-            return set(), set()
-        found = self._admin.describe_topics(TopicCollection(asked))
         settings = self._ask_configs(asked) if anew else {}
         gone, silent = set(), set()
-        for topic, future in found.items():
-            try:
-                told = future.result(REQUEST_S)
+        try:
+            for topic in asked:
+                told = self._asking.topics(topic, timeout_s=REQUEST_S)[topic]
+                if told.error is not None:
+                    if told.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        gone.add(topic)
+                    continue
                 if anew:
-                    of = self._config_of(settings[topic], topic)
-                    self._in_sync_min[topic] = in_sync_min(of)
-            except (TimeoutError, BrokerUnavailable):
-                return None
-            except KafkaException as error:
-                if error.args[0].code() < 0:
-                    return None
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    gone.add(topic)
-                continue
-            in_sync = self._in_sync_min.get(topic, 1)
-            if lack(described(told), in_sync_min=in_sync, at_most_all=True):
-                silent.add(topic)
+                    config = self._config_of(settings[topic], topic)
+                    self._in_sync_min[topic] = in_sync_min(config)
+                needed = self._in_sync_min.get(topic, 1)
+                if lack(told, in_sync_min=needed, at_most_all=True):
+                    silent.add(topic)
+        except (KafkaException, BrokerUnavailable):
+            return None
         return gone, silent
 
     def silent(self, topics: Iterable[str]) -> set[str]:
@@ -197,7 +196,7 @@ class KafkaTopics:
         return {
             topic
             for topic in there
-            if lack(listed(known[topic]), in_sync_min=needed[topic], at_most_all=True)
+            if lack(known[topic], in_sync_min=needed[topic], at_most_all=True)
         }
 
     def may_read(self, topic: str) -> bool:
@@ -293,7 +292,7 @@ class KafkaTopics:
         if _refuses_timestamps(config):
             return Reason.REFUSED
         self._in_sync_min[topic] = in_sync_min(config)
-        if told := lack(listed(found), in_sync_min=self._in_sync_min[topic]):
+        if told := lack(found, in_sync_min=self._in_sync_min[topic]):
             raise TopicUnavailable(told)
         return Target(
             record_bytes_max=int(config.get("max.message.bytes", 2**31)),

@@ -18,7 +18,6 @@ def use_pipe(pipe: IO[bytes]) -> None:
 
 
 def pass_on() -> None:
-    """Have the JVM read what has been yielded. Where workers are not ours (on a cluster), the pipe
-    has the smallest buffer, and nothing waits in it."""
+    """Have the JVM read what has been yielded. What no worker runs, in a test, has no pipe."""
     if _pipe is not None:
         _pipe.flush()

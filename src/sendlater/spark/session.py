@@ -47,8 +47,8 @@ BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
 """Spark's setting of the buffers in bytes between the JVM and a Python worker. Queries with another
 value have workers of another daemon, which imports everything once more."""
 STREAMING = {
-    # So small that nothing waits in a buffer: on a cluster, where workers are Spark's own, and for
-    # the Python sink of topics on Redis. Each message is read in pieces.
+    # So small that nothing waits in a buffer, for the Python sink of topics on Redis. Each message
+    # is read in pieces.
     BUFFER: "64",
     # A log write takes 10 ms instead of 60-100: no fork and no checksum file. Checkpoints are
     # temporary here, so a damaged one costs nothing.
@@ -66,17 +66,17 @@ STREAMING = {
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.driver.memory": "2g",
 }
-OURS = {
-    # A second attempt while the first one lives has no use: the store then refuses the first.
-    "spark.speculation": "false",
-}
-"""Settings that users cannot change: the store's guarantees depend on them."""
-
-
 IMPORTS = "sendlater.spark.datasource.imports"
 """What the server of forks imports, see python_server.py."""
 WORKERS = "sendlater.spark.datasource.workers"
-"""The daemon that workers are forks of; on a cluster it is Spark's own."""
+"""The daemon that workers are forks of, here and in the executors of a cluster."""
+OURS = {
+    # A second attempt while the first one lives has no use: the store then refuses the first.
+    "spark.speculation": "false",
+    # Tasks tell it what to pass on: from another one, rows would wait in the pipe.
+    "spark.python.daemon.module": WORKERS,
+}
+"""Settings that users cannot change: the store's guarantees, and what is due, depend on them."""
 ATTEMPTS_MAX = 2
 """How often a local Spark tries a task of a lane: the second attempt finds what the first has
 delivered. Time buckets and topics on Redis know no such look-up: their queries begin anew."""
@@ -136,8 +136,6 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         os.environ.setdefault("SPARK_HOME", str(spark_home(settings.cache_dir)))
     conf = SparkConf().setAppName(f"sendlater {settings.space}")
     conf.setMaster(settings.spark_master or local_master(settings))
-    if not settings.spark_master:
-        conf.set("spark.python.daemon.module", WORKERS)
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}"]
     if not settings.spark_master:
@@ -145,11 +143,8 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | enforced(settings) | {JAVA_OPTIONS: " ".join(filter(None, java))}
-    if settings.on_kafka and not settings.spark_master:
-        streaming = STREAMING | {BUFFER: str(PIPE_BYTES)}
-    else:
-        streaming = STREAMING
-    conf.setAll(list((streaming | SPARK_SETTINGS | settings.spark | ours).items()))
+    buffer = {BUFFER: str(PIPE_BYTES)} if settings.on_kafka else {}
+    conf.setAll(list((STREAMING | buffer | SPARK_SETTINGS | settings.spark | ours).items()))
     if SparkContext._gateway is None:  # all sessions of a process use its first JVM
         _launch(conf, settings)
     return SparkSession.builder.config(conf=conf).getOrCreate()

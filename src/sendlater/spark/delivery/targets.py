@@ -51,8 +51,8 @@ BLOCKING_LOOK_MS = 250
 """Pause between two looks whether topics in use still exist, and still take something. One that
 does not blocks the producer of each lane that delivers to it for half a minute. Two looks must
 agree that it was deleted."""
-BLOCKING_LOOK_COUNT_MAX = 200
-"""Topics of one such look; more take turns."""
+BLOCKING_LOOK_COUNT_MAX = 20
+"""Topics of one such look, a request for each; more take turns."""
 BLOCKING_MS = 20_000
 """For how long after that a lane may have something for the topic: the other one starts again."""
 SETTINGS_MS = 2_000

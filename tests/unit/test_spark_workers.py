@@ -13,15 +13,13 @@ from sendlater.spark.datasource.workers import end_with
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 parent = os.getpid()
-reads, writes = os.pipe()
 if not os.fork():
-    os.close(writes)
-    if sys.argv[1] == "orphan":
-        os.read(reads, 1)  # until the parent has ended
+    # A pipe's end comes before the parent's: the kernel closes its files first.
+    while sys.argv[1] == "orphan" and os.getppid() == parent:
+        os.sched_yield()
     end_with(parent)
     print(os.getpid(), flush=True)
     signal.pause()
-os.close(reads)
 if sys.argv[1] == "orphan":
     os._exit(0)
 sys.stdin.read()

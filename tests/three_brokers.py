@@ -124,6 +124,13 @@ class ThreeBrokers:
 
         return self._wait_until(led, f"{topic} is led")
 
+    def delete(self, topics: Iterable[str]) -> None:
+        """Until no broker that is asked knows them."""
+        asked = set(topics)
+        for future in self.admin.delete_topics(sorted(asked)).values():
+            future.result(CHANGE_S)
+        self._wait_until(lambda known: not asked & known.topics.keys(), f"{asked} are gone")
+
     def elect_preferred(self) -> None:
         """Each partition is led by the first of its replicas again."""
         self.admin.elect_leaders(ElectionType.PREFERRED, None).result(CHANGE_S)

@@ -167,6 +167,23 @@ def test_partitions_that_are_added_are_read_and_delivered_to(here):
     assert on_new(written) <= {message.key() for message in here.readers[0].messages}
 
 
+def test_topics_that_are_made_anew_are_read_and_delivered_to(here):
+    """Nothing is under way by them when they go: what a deleted topic has, goes with it."""
+    here.balance()
+    inbox, target = topics = here.inbox, here.targets[0]
+    ledger = Ledger(here.servers, inbox=inbox, target=target, prefix="anew-")
+    with Load(here.ledgers[1], rate=JOURNAL_RATE):
+        more(here.readers[1], 3 * JOURNAL_RATE)
+        here.kafka.delete(topics)
+        here.create(*topics)
+        here.kafka.wait_until_in_sync(topics, *NODES)
+        with Reader(here.servers, target) as reader, Load(ledger, rate=RATE):
+            more(reader, 5 * RATE)
+        with Reader(here.servers, target) as reader:
+            balance(ledger, reader)
+    balance(here.ledgers[1], here.readers[1])
+
+
 def test_a_target_that_lacks_a_replica_waits_and_the_others_go_on(here):
     """It wants all three in sync, and one is killed while it is delivered to. What its leader has
     taken, nobody can read until the third is back; the lanes do not wait for that."""

@@ -94,6 +94,8 @@ class KafkaServer(Server):
                 # Both, as Kafka's own script: the heap does not change its size.
                 f"-Xms{self._heap_mib}m",
                 f"-Xmx{self._heap_mib}m",
+                # At once, so that it does not seem to grow for an hour.
+                "-XX:+AlwaysPreTouch",
                 f"-Dlog4j2.configurationFile={self._directory / 'log4j2.xml'}",
                 *("-cp", os.pathsep.join(map(str, wanted))),
             ]

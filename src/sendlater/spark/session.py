@@ -33,11 +33,15 @@ PATIENT = (
 )
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
-STEADY_HEAP = "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages -XX:MetaspaceSize=192m"
+STEADY_HEAP = (
+    "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages -XX:MetaspaceSize=192m "
+    "-XX:+ExplicitGCInvokesConcurrent"
+)
 """Options of Java: the heap begins with the least that Spark takes, and grows if what lives needs
 it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its
 pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031). The
-classes of a start alone are no reason to look for garbage among all objects."""
+classes of a start alone are no reason to look for garbage among all objects. What Spark asks for
+every half an hour is done beside the work: it stopped everything for 0.3 s (docs/adr/0030)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 CONNECT = "sc://"
 """How an address of Spark Connect begins."""

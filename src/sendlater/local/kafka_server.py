@@ -94,15 +94,13 @@ class KafkaServer(Server):
                 # Both, as Kafka's own script: the heap does not change its size.
                 f"-Xms{self._heap_mib}m",
                 f"-Xmx{self._heap_mib}m",
-                # At once, so that it does not seem to grow for an hour.
-                "-XX:+AlwaysPreTouch",
                 f"-Dlog4j2.configurationFile={self._directory / 'log4j2.xml'}",
                 *("-cp", os.pathsep.join(map(str, wanted))),
             ]
             self._format(command)
-            self.pid = self._lease.launch(
-                [*command, "kafka.Kafka", str(self._properties)], log=self.log
-            )
+            # The broker takes its heap at once, so that it does not seem to grow for an hour.
+            broker = [*command, "-XX:+AlwaysPreTouch", "kafka.Kafka", str(self._properties)]
+            self.pid = self._lease.launch(broker, log=self.log)
             self._wait_until_ready()
         except BaseException:
             self.stop()

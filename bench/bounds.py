@@ -88,7 +88,7 @@ BOUNDS = (
     ),
     *(
         Bound(workload=_STEADY, figure=f"warm.late_ms.{name}", than=peer, at_most=1)
-        for peer in ("NATS", "BullMQ", "asynq", "Celery", "dramatiq")
+        for peer in ("NATS", "BullMQ", "Graphile Worker", "asynq", "Celery", "dramatiq")
         for name in ("p50", "p99", "p999")
     ),
     Bound(workload=_STEADY, figure="warm.late_ms.p99", than="NATS", at_most=1 / 8),

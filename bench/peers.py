@@ -33,7 +33,7 @@ def install_go() -> None:
 
 
 def install_node() -> None:
-    """BullMQ and its driver; package-lock.json has the hashes."""
+    """The queues for Node and their drivers; package-lock.json has the hashes."""
     made_from = sorted((DRIVERS / "node").glob("*.*"))
 
     def make() -> None:
@@ -65,10 +65,11 @@ def go_versions(*modules: str) -> dict[str, str]:
     return {"go": run(["go", "env", "GOVERSION"], cwd=DRIVERS).strip()[2:], **named}
 
 
-def node_versions() -> dict[str, str]:
-    """Versions of Node and of BullMQ, as package.json pins them."""
+def node_versions(*packages: str) -> dict[str, str]:
+    """Versions of Node and of packages, as package.json pins them."""
     pinned = json.loads((DRIVERS / "node" / "package.json").read_text())["dependencies"]
-    return {"node": run(["node", "--version"], cwd=DRIVERS).strip()[1:], **pinned}
+    named = {name: pinned[name] for name in packages}
+    return {"node": run(["node", "--version"], cwd=DRIVERS).strip()[1:], **named}
 
 
 def python_versions(*packages: str) -> dict[str, str]:

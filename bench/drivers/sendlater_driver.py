@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
 from sendlater import Scheduler
 from sendlater.bench.load import NUMBER_BYTES, PARTITIONS, payload_of
+from sendlater.brokers.client_options import client_options
 from sendlater.cli.connection import HERE, open_scheduler
 from sendlater.dialects import encode_cancel
 from sendlater.operations.arguments import Message
 
 PIECE_BYTES = 1 << 20
+POLL_S = 0.1
+READ_COUNT_MAX = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,10 +55,36 @@ def receive(scheduler: Scheduler, name: str) -> None:
     scheduler.broker.ensure(name, partitions=PARTITIONS)
     with open(os.environ["BENCH_ARRIVALS"], "ab", buffering=0) as file:
         file.write(b"ready\n")
-        for arrivals in scheduler.broker.follow(name, stop=stop):
+        follow = _from_kafka if scheduler.settings.on_kafka else _from_redis
+        for values in follow(scheduler, name, stop):
             now_ms = time.time_ns() // 1_000_000
-            values = (a.value[:NUMBER_BYTES].rstrip() for a in arrivals if a.value)
-            file.write(b"".join(b"%s %d\n" % (value, now_ms) for value in values))
+            numbers = (value[:NUMBER_BYTES].rstrip() for value in values if value)
+            file.write(b"".join(b"%s %d\n" % (number, now_ms) for number in numbers))
+
+
+def _from_kafka(
+    scheduler: Scheduler, name: str, stop: threading.Event
+) -> Iterator[list[bytes | None]]:
+    """Values of a topic, read as any consumer in Python does it."""
+    options = client_options(scheduler.settings)
+    consumer = Consumer({**options, "group.id": name, "enable.auto.commit": False})
+    try:
+        places = (TopicPartition(name, number, OFFSET_BEGINNING) for number in range(PARTITIONS))
+        consumer.assign(list(places))
+        while not stop.is_set():
+            # Not `consume` alone: it waits for so many, or for the whole time.
+            first = consumer.poll(POLL_S)
+            got = [first, *consumer.consume(READ_COUNT_MAX, 0)] if first else []
+            yield [message.value() for message in got if message.error() is None]
+    finally:
+        consumer.close()
+
+
+def _from_redis(
+    scheduler: Scheduler, name: str, stop: threading.Event
+) -> Iterator[list[bytes | None]]:
+    for arrivals in scheduler.broker.follow(name, stop=stop):
+        yield [one.value for one in arrivals]
 
 
 def _pieces() -> Iterator[list[bytes]]:

@@ -12,7 +12,7 @@ SYSTEM = System(
         "enqueue": "addBulk of what is there, at most 1,000",
         "maxRetriesPerRequest": "null, as the documentation wants for workers",
     },
-    versions=lambda: {**node_versions(), **redis_version()},
+    versions=lambda: {**node_versions("bullmq", "ioredis"), **redis_version()},
     sender=["node", str(NODE / "bullmq.mjs"), "send"],
     receiver=["node", str(NODE / "bullmq.mjs"), "receive"],
     servers=redis_alone,

@@ -159,6 +159,19 @@ def test_where_what_is_kept_is_of_no_use_the_script_is_asked(machine, kept) -> N
     assert machine.times() == (2, 3)
 
 
+def test_what_is_kept_for_settings_of_long_ago_is_removed(machine) -> None:
+    for age_s in range(jvm.KEPT_MAX):
+        old = machine.cache / f"jvm-old{age_s}.json"
+        old.write_text("[]")
+        os.utime(old, (1_000 - age_s, 1_000 - age_s))
+    machine.launch()
+    left = {one.name for one in machine.cache.glob("jvm-*.json")}
+    assert len(left) == jvm.KEPT_MAX
+    assert f"jvm-old{jvm.KEPT_MAX - 1}.json" not in left, "the oldest"
+    machine.launch()
+    assert machine.times() == (1, 2), "that of now is there"
+
+
 def test_after_a_jvm_that_ends_the_script_is_asked_again(machine, monkeypatch) -> None:
     machine.launch()
     monkeypatch.setenv("FAILS", "1")

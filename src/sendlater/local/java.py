@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sendlater.errors import MissingTool
+from sendlater.local.whole_file import write_whole
 
 JAVA_VERSION_MIN = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
@@ -95,17 +96,8 @@ def _asked(executable: Path, cache_dir: Path) -> tuple[Java | None, bool]:
     has_vector = _has_vector_module(executable)
     if says.resolve() == executable.resolve().parent.parent:
         with suppress(OSError):  # as in an image that is read-only
-            _write(kept, json.dumps([str(java.home), java.version, has_vector]))
+            write_whole(kept, json.dumps([str(java.home), java.version, has_vector]))
     return java, has_vector
-
-
-def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Renamed into place: another process must not read half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(f".{os.getpid()}")
-    written.write_text(text)
-    written.chmod(mode)
-    written.rename(path)
 
 
 def _probe(executable: Path) -> tuple[Java | None, Path]:
@@ -157,5 +149,5 @@ def _shimmed(java: Java, cache_dir: Path) -> Java:
     home = cache_dir / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     executable = home / "bin" / "java"
     if not executable.exists():
-        _write(executable, script, mode=0o755)
+        write_whole(executable, script, mode=0o755)
     return Java(home=home, executable=executable, version=java.version)

@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from sendlater.errors import MissingTool, StoreUnavailable
 from sendlater.local.process import LOOPBACK, Lease, Server, free_ports, last_lines, wait_for
+from sendlater.local.whole_file import write_whole
 
 VERSION_MIN = (6, 2)
 """The oldest Redis with the commands that the scripts use."""
@@ -114,10 +115,8 @@ class RedisServer(Server):
                     f"{binary.path} did not start on port {self.port}; the end of {self.log}:\n"
                     + last_lines(self.log)
                 )
-        state = self._directory / "server.json"
-        written = state.with_suffix(".new")
-        written.write_text(json.dumps({"pid": self.pid, "port": self.port}))
-        written.rename(state)
+        state = json.dumps({"pid": self.pid, "port": self.port})
+        write_whole(self._directory / "server.json", state)
 
     def _command(self, binary: RedisBinary) -> list[str]:
         options = {

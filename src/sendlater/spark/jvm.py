@@ -21,6 +21,7 @@ from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 from sendlater.errors import Unavailable
+from sendlater.local.whole_file import write_whole
 from sendlater.spark import jvm_command
 
 MAIN = b"org.apache.spark.deploy.SparkSubmit"
@@ -36,6 +37,8 @@ PYSPARKS = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 """Environment: what a session leaves there, and the launcher does not read."""
 LIBRARIES = "spark.driver.extraLibraryPath"
 """Setting that becomes environment of the JVM, and stands not on its command line."""
+KEPT, KEPT_MAX = "jvm-*.json", 32
+"""Files with commands in the cache, and how many of them: one for each version of the settings."""
 LOOK_S = 0.01
 """Pause between two looks whether the JVM is there."""
 
@@ -113,7 +116,7 @@ def _path(conf: SparkConf, cache_dir: Path) -> Path | None:
     names = {name for name in os.environ if name.startswith("SPARK_")} - {*PYSPARKS}
     around = [(name, os.environ.get(name, "")) for name in (*names, "JAVA_HOME")]
     parts = json.dumps(sorted(settings) + sorted(around))
-    return cache_dir / f"jvm-{zlib.crc32(parts.encode()):08x}.json"
+    return cache_dir / KEPT.replace("*", f"{zlib.crc32(parts.encode()):08x}")
 
 
 def _kept(path: Path | None) -> list[str]:
@@ -130,7 +133,7 @@ def _keep(path: Path, pid: int) -> None:
     with suppress(OSError, ValueError):
         line = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
         words = [os.fsdecode(word) for word in line[: line.index(MAIN) + 1]]
-        written = path.with_suffix(f".{os.getpid()}")
-        written.touch(mode=0o600)  # options of Java may have passwords
-        written.write_text(json.dumps(words))
-        written.rename(path)
+        write_whole(path, json.dumps(words), mode=0o600)  # options of Java may have passwords
+        kept = sorted(path.parent.glob(KEPT), key=lambda one: one.stat().st_mtime)
+        for old in kept[:-KEPT_MAX]:
+            old.unlink()

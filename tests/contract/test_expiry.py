@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import KafkaError
+from sent_rows import rows_of
 
 from sendlater import Scheduler
 from sendlater.clock import FixedClock
@@ -67,7 +68,7 @@ class Here:
     def deliver(self):
         """The rows of one batch, as Spark gets them."""
         task = self.task(self.clock.now_ms())
-        rows = [row for batch in task.batches() for row in batch.to_pylist()]
+        rows = rows_of(task.batches())
         self.shard.settle(task.batch.name)
         return rows
 
@@ -147,7 +148,7 @@ def test_what_is_claimed_again_after_its_expiry_is_not_delivered(here):
     """A task that is tried again, or a batch that is released after an outage of its broker."""
     here.put(b"code", expiry=Expiry(10_500))
     task = here.task(10_000)
-    assert ids(row for batch in task.batches() for row in batch.to_pylist()) == [b"code"]
+    assert ids(rows_of(task.batches())) == [b"code"]
     here.clock.advance(501)
     again = ShardTask(here.lane, here.shard, NeverWoken(), ShardSlice(0, 10_000, 1, 0), here.clock)
     assert list(again.batches()) == []

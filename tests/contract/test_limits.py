@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from greenlet import getcurrent, greenlet
 from redis_commands import counted
+from sent_rows import rows_of
 
 from sendlater.brokers.open import open_broker
 from sendlater.clock import FixedClock
@@ -99,7 +100,7 @@ class Here:
 
         def run(task):
             for batch in task.batches():
-                left.extend((self.clock.now_ms(), row) for row in batch.to_pylist())
+                left.extend((self.clock.now_ms(), row) for row in rows_of([batch]))
 
         self.turns.run([partial(run, task) for task in tasks])
         for task in tasks if settle else ():

@@ -5,6 +5,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sent_rows import rows_of
 from structlog.testing import capture_logs
 
 from sendlater.clock import FixedClock
@@ -97,7 +98,7 @@ def through(redis_url, space):
         part = ShardSlice(0, clock.now_ms(), 1, 2_000)
         task = ShardTask(lane(redis_url, space, owner, run), shard, shard.wake(), part, clock)
         task.spans = provider and Spans(provider, "deliver", clock)
-        delivered = [one for got in task.batches() for one in got["id"].to_pylist()]
+        delivered = [row["id"] for row in rows_of(task.batches())]
         pending.client.close()
         return delivered
 

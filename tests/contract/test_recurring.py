@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from sent_rows import rows_of
 
 from sendlater.clock import FixedClock
 from sendlater.config import Settings
@@ -89,10 +90,6 @@ class Here:
     def standing(self):
         """Ids and due times of what is pending."""
         return [(one.id, one.due_ms) for one in self.pending.list(count_max=99)]
-
-
-def rows_of(batches):
-    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def ids(rows):

@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka import Producer
 from ledger import create_topics, set_config
+from sent_rows import rows_of
 from servers import wait_until
 
 from sendlater.brokers.client_options import client_options
@@ -66,8 +67,7 @@ class Here:
         """The ids that one attempt at the batch yields."""
         shard = self.pending.shards[0]
         task = ShardTask(self.lane, shard, shard.wake(), self.part, SystemClock())
-        rows = [row for batch in task.batches() for row in batch.to_pylist()]
-        return [row["id"] for row in rows if row["topic"] is not None]
+        return [row["id"] for row in rows_of(task.batches()) if row["topic"] is not None]
 
     def claimed(self):
         """What the batch holds, by id."""

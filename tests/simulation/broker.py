@@ -452,6 +452,9 @@ def _structs(headers: Headers) -> list[dict[str, Any]]:
 
 def delivered(row: Mapping[str, Any], settings: Settings) -> list[tuple[Any, ...]]:
     """(topic, partition, key, value, headers) of what leaves for a row; dialects/deliver.py."""
+    if "sent" in row:
+        sent = [(header["key"], header["value"]) for header in row["sent"]]
+        return [(row["topic"], 0, row["key"], row["value"], sent)]
     headers: Headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
     if row["dialect"] == "record":
         return [(row["topic"], row["partition"] or 0, row["key"], row["value"], headers)]

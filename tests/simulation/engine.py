@@ -30,6 +30,7 @@ from broker import (
     marked,
     passed,
 )
+from sent_rows import rows_of
 from world import Actor, Killed, Process, Wake, World, substituted
 
 from sendlater import clock
@@ -149,7 +150,7 @@ class Simulation:
 
         for batch in reader.read(part):
             # As the query does: what has no topic only warms up.
-            rows = [row for row in batch.to_pylist() if row["topic"] is not None]
+            rows = [row for row in rows_of([batch]) if row["topic"] is not None]
             if me.task.dropped(me):
                 raise Killed
             for row in rows:

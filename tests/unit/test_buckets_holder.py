@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from sent_rows import rows_of
 from structlog.testing import capture_logs
 
 from sendlater.brokers.group_offsets import Committed, Place
@@ -112,9 +113,7 @@ def window(messages, *, before=None, now_ms=10_000, end_ms=None, arrived=()):
     rows = [
         (due_ms, topic, clock.now_ms())
         for batch in task.batches()
-        for due_ms, topic in zip(
-            batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True
-        )
+        for due_ms, topic in ((row["due_ms"], row["topic"]) for row in rows_of([batch]))
     ]
     return rows, partition.committed
 
@@ -247,7 +246,7 @@ def test_a_batch_ends_even_if_there_is_a_new_unknown_target_all_the_time():
     messages = [Message(n, 10_100 + 500 * n, f"new{n}") for n in range(100)]
     until_ms = {b"new%d" % n: 11_100 + 500 * n for n in range(100)}
     task, partition = task_of(messages, answers=lambda clock: Never(clock, until_ms))
-    rows = [due for batch in task.batches() for due in batch.column(1).to_pylist()]
+    rows = [row["due_ms"] for row in rows_of(task.batches())]
 
     end_ms = partition.committed.end_ms
     assert end_ms <= 11_000 + hold_task.OVERTIME_MS_MAX + 100

@@ -37,7 +37,7 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_each_chunk_is_one_write(jvm):
     writer = None
-    for number, batch in enumerate(warm_rows(0)):
+    for number, batch in enumerate(warm_rows(sent=True)):
         assert len(jvm) == number // 2
         writer = writer or pa.RecordBatchStreamWriter(pipe._pipe, batch.schema)
         writer.write_batch(batch)

@@ -5,7 +5,7 @@ value cancels. `envelope` (the JSON envelope): the value is `{"topic", "message"
 """
 
 from sendlater.dialects.decode import SPARK_SETTINGS, stages
-from sendlater.dialects.deliver import delivered_headers, delivered_stages, fingerprint
+from sendlater.dialects.deliver import delivered_headers, delivered_stages, fingerprint, lane_stages
 from sendlater.dialects.encode import (
     encode_again,
     encode_cancel,
@@ -29,6 +29,7 @@ __all__ = [
     "encode_tombstone",
     "fingerprint",
     "instant_ms",
+    "lane_stages",
     "share_of",
     "stages",
 ]

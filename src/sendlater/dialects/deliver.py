@@ -1,6 +1,7 @@
 """The records sent for a due schedule, as Spark SQL text: its own, and for a journal two more.
 
-`leaving` is the same in Python, for code that needs their size; a test compares the two.
+`leaving` is the same in Python, for code that needs their size, and `to_sent` in
+spark/arrow_rows.py in Arrow, where no journal is; tests compare them.
 """
 
 from collections.abc import Sequence
@@ -97,6 +98,11 @@ def delivered_stages(settings: "Settings", *, owed: bool = False) -> list[list[s
             ELSE array({target}, {tombstone}, {history}) END{", 2, 2)" if owed else ""} END)"""
         ],
     ]
+
+
+def lane_stages(settings: "Settings") -> list[list[str]]:
+    """The same for what a lane reads: without a journal, records as they leave."""
+    return delivered_stages(settings) if settings.journals else []
 
 
 _SENT = ("topic", "partition", "key", "value")

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 )
 
 from sendlater.config import Settings
-from sendlater.dialects import delivered_stages, stages
-from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA
+from sendlater.dialects import lane_stages, stages
+from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA, SENT_SCHEMA
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.session import JAVA_OPTIONS, class_archive, end_session, start_session
 from sendlater.spark.warm_up import new_producer
@@ -24,12 +24,14 @@ from sendlater.spark.warm_up import new_producer
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SCHEMAS = {"inbox": INBOX_SCHEMA, "due": DUE_SCHEMA, "sent": SENT_SCHEMA}
+"""Columns by kind of rows: of intake, of a lane with journals, of one without."""
 NOWHERE = "127.0.0.1:9"
 """Where no broker listens: Kafka's classes are loaded before anybody answers."""
 
 
 class Rehearsed(DataSource):
-    """One batch of rows that go nowhere; option `rows`: inbox or due."""
+    """One batch of rows that go nowhere; option `rows`: one of SCHEMAS."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,12 +39,12 @@ class Rehearsed(DataSource):
         return "rehearsal"
 
     def schema(self) -> str:
-        """Columns of inboxes, or of what is due."""
-        return INBOX_SCHEMA if self.options["rows"] == "inbox" else DUE_SCHEMA
+        """Columns of that kind."""
+        return SCHEMAS[self.options["rows"]]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002
         """The only batch."""
-        return RehearsedRows(inbox=self.options["rows"] == "inbox")
+        return RehearsedRows(self.options["rows"])
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
         """Throws away what comes."""
@@ -52,8 +54,8 @@ class Rehearsed(DataSource):
 class RehearsedRows(DataSourceStreamReader):
     """Rows as tasks of intake or of a lane yield them."""
 
-    def __init__(self, *, inbox: bool) -> None:
-        self._inbox = inbox
+    def __init__(self, rows: str) -> None:
+        self._rows = rows
 
     def initialOffset(self) -> dict[str, int]:
         """Before the batch."""
@@ -73,8 +75,8 @@ class RehearsedRows(DataSourceStreamReader):
         from sendlater.spark.intake import warm_rows as of_inboxes
         from sendlater.spark.intake.inbox_rows import NOTHING, chunk
 
-        if not self._inbox:
-            yield from warm_rows(0)
+        if self._rows != "inbox":
+            yield from warm_rows(sent=self._rows == "sent")
             return
         yield chunk(of_inboxes.warm_rows("inbox", times=2, now_ms=0), {})
         yield NOTHING
@@ -115,10 +117,10 @@ def archive_classes(settings: Settings, *, java_home: Path, jars: Sequence[Path]
 def _rehearse(spark: SparkSession, settings: Settings) -> None:
     spark.dataSource.register(Rehearsed)
     with tempfile.TemporaryDirectory() as scratch:
-        intake, lane = _rows(spark, "inbox"), _rows(spark, "due")
+        intake, lane = _rows(spark, "inbox"), _rows(spark, "due" if settings.journals else "sent")
         for stage in stages(settings):
             intake = intake.selectExpr(*stage)
-        for stage in delivered_stages(settings):
+        for stage in lane_stages(settings):
             lane = lane.selectExpr(*stage)
         _run(intake, Rehearsed.name(), {}, Path(scratch, "intake"))
         lane = lane.where("topic IS NOT NULL")

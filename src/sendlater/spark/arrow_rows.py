@@ -1,17 +1,20 @@
-"""Converts packed rows of the store to Arrow batches of Spark, in the columns of DUE_SCHEMA."""
+"""Converts packed rows of the store to Arrow batches of Spark: to the records that leave, in the
+columns of SENT_SCHEMA, or to what SQL makes such records of, in those of DUE_SCHEMA."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from sendlater.dialects.names import EXPIRY
+from sendlater.dialects import names
+from sendlater.limits import CLAIM_COUNT_MAX
 from sendlater.store.codec import (
     DIALECTS,
     EXPIRES,
     FIELDS,
     as_bytes,
+    dialect_of,
     expiry_of,
     unpack_many,
 )
@@ -37,6 +40,15 @@ ARROW_SCHEMA = pa.schema(
         ("origin_timestamp_ms", pa.int64()),
     ]
 )
+SENT_ARROW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
 PENDING_ARROW_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -49,19 +61,28 @@ PENDING_ARROW_SCHEMA = pa.schema(
         ("due_ms", pa.int64()),
     ]
 )
+ADDED = (
+    *(names.SCHEDULER_TIMESTAMP, names.SCHEDULER_KEY, names.SCHEDULER_TOPIC),
+    *(names.DELIVERED_TO, names.ID, names.DUE),
+)
+"""Headers that a delivered record gets behind its own: as `leaving` in dialects/deliver.py."""
+ALWAYS = 3
+"""So many of them, the last ones, also where the dialect is not `headers`."""
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """Last instant of year 9999. Later ones, which rejected records may have, are shown as this."""
 
 
 @cache
-def filler(count: int) -> pa.RecordBatch:
-    """A batch of `count` null rows, which makes the JVM pass on the rows before it.
+def filler(count: int, *, sent: bool) -> pa.RecordBatch:
+    """A batch of `count` null rows, which makes the JVM pass on the rows before it; in SENT_SCHEMA
+    if these are `sent`, else in DUE_SCHEMA.
 
     0: the JVM passes a batch on only when it has seen the next one. More: for a Python sink (the
     development outbox) the JVM first gathers a number of rows; the sink drops the null ones.
     """
-    columns = [pa.nulls(count, field.type) for field in ARROW_SCHEMA]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    schema = SENT_ARROW_SCHEMA if sent else ARROW_SCHEMA
+    columns = [pa.nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def unpack_columns(packed: Sequence[bytes]) -> list[Sequence[Any]]:
@@ -91,7 +112,59 @@ def _with_expiry(due_ms: int, headers: Sequence[Any] | None, kind: int) -> Seque
     expiry = expiry_of(kind)
     if expiry is None:
         return headers
-    return (*(headers or ()), EXPIRY.encode(), b"%d" % expiry.at_ms(due_ms))
+    return (*(headers or ()), names.EXPIRY.encode(), b"%d" % expiry.at_ms(due_ms))
+
+
+def to_sent(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """One Arrow batch in SENT_SCHEMA: for rows that were read from no journal, which is all there
+    is to send of each. A chunk of a few rows costs by the column, and SQL in the JVM by the row."""
+    due, topic, partition, key, value, headers, kind, origin, _, _, stamp = columns
+    seconds, due_ms = [b"%d" % (ms // 1_000) for ms in stamp], [b"%d" % ms for ms in due]
+    added = zip(seconds, ids, origin, topic, ids, due_ms, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(topic, pa.binary()).view(pa.string()),
+            pa.array(partition, pa.int32()),
+            pa.array(key, pa.binary()),
+            pa.array(value, pa.binary()),
+            _with_added(headers, added, kind),
+        ],
+        schema=SENT_ARROW_SCHEMA,
+    )
+
+
+@cache
+def _names(each: int) -> pa.Array:
+    """The names of the last `each` of ADDED for each of CLAIM_COUNT_MAX rows."""
+    return pa.array(ADDED[-each:] * CLAIM_COUNT_MAX, pa.string())
+
+
+def _with_added(
+    rows: Sequence[Sequence[Any] | None],
+    added: Iterable[tuple[bytes | None, ...]],
+    kinds: Sequence[int],
+) -> pa.Array:
+    """Their own headers, flat [name, value, ...] or null, and behind them those of ADDED."""
+    if len(rows) <= CLAIM_COUNT_MAX and len(set(kinds)) == 1 and not any(rows):
+        each = _count(kinds[0])
+        values = [value for row in added for value in row[-each:]]
+        offsets = range(0, len(values) + 1, each)
+        return header_lists(offsets, _names(each).slice(0, len(values)), values)
+    ends, names_of, values = [0], list[Any](), list[Any]()
+    for own, kind, row in zip(rows, kinds, added, strict=True):
+        each = _count(kind)
+        if own:
+            names_of += own[::2]
+            values += own[1::2]
+        names_of += ADDED[-each:]
+        values += row[-each:]
+        ends.append(len(values))
+    return header_lists(ends, pa.array(names_of, pa.binary()).view(pa.string()), values)
+
+
+def _count(kind: int) -> int:
+    """How many of ADDED a row gets, from the end."""
+    return len(ADDED) if dialect_of(kind) == b"headers" else ALWAYS
 
 
 def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:

@@ -34,14 +34,17 @@ PATIENT = (
 """Options of Java: its second compiler takes what has run ten times as often as by default. It took
 a third of a start's CPU, most of it for what is used at a start only (docs/adr/0025)."""
 STEADY_HEAP = (
-    "-Xms448m -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages -XX:MetaspaceSize=192m "
-    "-XX:+ExplicitGCInvokesConcurrent"
+    "-Xms448m -XX:+AlwaysPreTouch -XX:GCTimeRatio=1 -XX:+UseTransparentHugePages "
+    "-XX:MetaspaceSize=192m"
 )
-"""Options of Java: the heap begins with the least that Spark takes, and grows if what lives needs
-it, not if collecting takes long for a moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its
-pages have 2 MiB where Linux gives such to who asks: a third of the page faults (docs/adr/0031). The
-classes of a start alone are no reason to look for garbage among all objects. What Spark asks for
-every half an hour is done beside the work: it stopped everything for 0.3 s (docs/adr/0030)."""
+"""Options of Java: the heap begins with the least that Spark takes, all of it at once and not bit
+by bit for half an hour, and grows if what lives needs it, not if collecting takes long for a
+moment, as in a start. G1 takes 0 for 12 (docs/adr/0030). Its pages have 2 MiB where Linux gives
+such to who asks: a third of the page faults (docs/adr/0031). The classes of a start alone are no
+reason to look for garbage among all objects."""
+COLLECTS_BESIDE = "-XX:+ExplicitGCInvokesConcurrent"
+"""Option of Java: the collection that Spark asks for every half an hour stops nobody. It stopped
+everything for 0.3 s (docs/adr/0030)."""
 CLASS_PATH = "spark.driver.extraClassPath"
 CONNECT = "sc://"
 """How an address of Spark Connect begins."""
@@ -141,7 +144,7 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     conf = SparkConf().setAppName(f"sendlater {settings.space}")
     conf.setMaster(settings.spark_master or local_master(settings))
     logging = resources.files(__package__) / "log4j2.properties"
-    java = [f"-Dlog4j2.configurationFile=file:{logging}"]
+    java = [f"-Dlog4j2.configurationFile=file:{logging}", COLLECTS_BESIDE]
     if not settings.spark_master:
         java += [STEADY_HEAP, PATIENT if settings.pending == "buckets" else FIRST_COMPILER]
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from sendlater.brokers.kafka_options import reader_options
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.config import Settings
-from sendlater.dialects import delivered_stages, stages
+from sendlater.dialects import delivered_stages, lane_stages, stages
 from sendlater.spark.kafka_sink import producer_options
 
 SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
@@ -22,7 +22,7 @@ def read_sql(gateway: Any, settings: Settings) -> None:
     session: the first time, that takes ten times as long, and planning waits for it."""
     try:
         parser = scala_module(gateway.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser")
-        for stage in (*stages(settings), *delivered_stages(settings)):
+        for stage in (*stages(settings), *lane_stages(settings)):
             for expression in stage:
                 parser.parseExpression(expression)
     except Exception as error:  # as when a start ends early; what is wrong shows in planning

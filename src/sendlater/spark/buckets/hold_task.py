@@ -218,7 +218,7 @@ class HoldTask:
         )
 
     def _arrow(self, rows: list[Waiting]) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.arrow_rows import filler, to_arrow
+        from sendlater.spark.arrow_rows import filler, to_sent
         from sendlater.store.codec import DIALECT_NUMBER
 
         columns = zip(
@@ -238,8 +238,8 @@ class HoldTask:
             ),
             strict=True,
         )
-        yield to_arrow([row.id for row in rows], list(columns))
-        yield filler(0)
+        yield to_sent([row.id for row in rows], list(columns))
+        yield filler(0, sent=True)
         pass_on()
 
     def _prepare(self) -> None:

@@ -17,7 +17,13 @@ DUE_SCHEMA = (
     "headers array<struct<key:string,value:binary>>, dialect string, origin_topic string, "
     "origin_partition int, origin_position bigint, origin_timestamp_ms bigint"
 )
-"""Columns of the service's own `readStream`; a dialect's decoding ends in the same columns."""
+"""Columns of what a lane reads where it was read from journals; a dialect's decoding ends in the
+same columns."""
+SENT_SCHEMA = (
+    "topic string, partition int, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>"
+)
+"""Columns of what it reads otherwise: records as they leave."""
 INBOX_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -40,7 +46,7 @@ class SendLater(DataSource):
         if INBOXES in self.options:
             return INBOX_SCHEMA
         if self._is_the_services():
-            return DUE_SCHEMA
+            return DUE_SCHEMA if self.options.get("journals") else SENT_SCHEMA
         from sendlater.spark.datasource.pending_reader import PENDING_SCHEMA
 
         return PENDING_SCHEMA

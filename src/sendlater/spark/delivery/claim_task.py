@@ -169,7 +169,7 @@ class ShardTask:
         renew(self.shard, self.batch, again, owner=self.lane.owner, attempt=self.attempt)
 
     def _rows(self, got: Claim, columns: list[Sequence[Any]]) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.arrow_rows import KIND, filler, to_arrow
+        from sendlater.spark.arrow_rows import KIND, filler
 
         ids, packed = got.ids, got.packed
         left_out = self._expired(got, columns[KIND])
@@ -190,10 +190,10 @@ class ShardTask:
             rows = (row or () for row in columns[5])
             pairs = (zip(row[::2], row[1::2], strict=True) for row in rows)
             self.spans.take(ids, columns[0], columns[1], pairs)
-        yield to_arrow(*self._as_sent(ids, packed, columns))
+        yield self._leaving(ids, packed, columns)
         if self.lane.filler_rows:
-            yield filler(self.lane.filler_rows)
-        yield filler(0)
+            yield filler(self.lane.filler_rows, sent=True)
+        yield filler(0, sent=not self.lane.journals)
         pass_on()
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, columns[0], columns[1], got.waited_ms)
@@ -213,12 +213,16 @@ class ShardTask:
             journals=self.lane.journals.split(","),
         )
 
-    def _as_sent(
+    def _leaving(
         self, ids: Sequence[bytes], packed: Sequence[bytes], columns: Sequence[Sequence[Any]]
-    ) -> tuple[Sequence[bytes], Sequence[Sequence[Any]]]:
-        journals = [topic for topic in self.lane.journals.split(",") if topic]
-        history = self.lane.history_topic
-        return as_sent(ids, packed, columns, journals=journals, history_topic=history)
+    ) -> "pa.RecordBatch":
+        """The records; of what was read from a journal SQL makes them, see `lane_stages`."""
+        from sendlater.spark.arrow_rows import to_arrow, to_sent
+
+        if not self.lane.journals:
+            return to_sent(ids, columns)
+        journals, history = self.lane.journals.split(","), self.lane.history_topic
+        return to_arrow(*as_sent(ids, packed, columns, journals=journals, history_topic=history))
 
     def _expired(self, got: Claim, kinds: Sequence[int]) -> set[int]:
         """Rows that have expired; something else waits in their place now."""

@@ -124,7 +124,8 @@ class DueReader(DataSourceStreamReader):
             wake = shard.wake()
             try:
                 if partition.number <= WARM_UP_BATCHES:
-                    yield from warm_rows(self.lane.filler_rows)
+                    sent, fillers = not self.lane.journals, self.lane.filler_rows
+                    yield from warm_rows(sent=sent, filler_rows=fillers)
                 yield from ShardTask(self.lane, shard, wake, partition, self._clock).batches()
             finally:
                 wake.close()

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sendlater.config import Settings
-from sendlater.dialects import delivered_headers, delivered_stages
+from sendlater.dialects import lane_stages
 from sendlater.spark.delivery.lane import Lane
 from sendlater.spark.delivery.lane_producer import open_producer
 from sendlater.spark.kafka_sink import producer_options
@@ -28,16 +28,14 @@ def start_lane(
         spark.createDataFrame([], "none INT")
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(OUTBOX_ROWS))
         lane = replace(lane, filler_rows=OUTBOX_ROWS)
-    due = spark.readStream.format("sendlater").options(**lane.to_options()).load()
-    *stages, last = delivered_stages(settings)
-    if not settings.on_kafka:
-        last.append("topic IS NULL AS filler")
-    records = due
-    for stage in (*stages, last):
+    records = spark.readStream.format("sendlater").options(**lane.to_options()).load()
+    for stage in lane_stages(settings):
         records = records.selectExpr(*stage)
+    # Rows without a topic only warm up what they pass, and the development outbox drops them.
     if settings.on_kafka:
-        # Rows without a topic only warm up what they pass. The development outbox drops them.
         records = records.where("topic IS NOT NULL")
+    else:
+        records = records.selectExpr("*", "topic IS NULL AS filler")
     writer = records.writeStream.queryName(f"lane-{lane.lane}")
     if settings.on_kafka:
         name = producer or f"lane-{lane.lane}-{lane.run}"
@@ -61,11 +59,9 @@ def start_held(
     spark: SparkSession, settings: Settings, *, options: dict[str, str], checkpoint: Path
 ) -> StreamingQuery:
     """The query that delivers from bucket 0."""
-    due = spark.readStream.format("sendlater").options(**options).load()
-    columns = ["topic", "partition", "key", "value", f"{delivered_headers()} AS headers"]
+    records = spark.readStream.format("sendlater").options(**options).load()
     return (
-        due.selectExpr(*columns)
-        .writeStream.queryName("deliver")
+        records.writeStream.queryName("deliver")
         .format("kafka")
         .options(**producer_options(settings))
         .option("checkpointLocation", str(checkpoint))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sendlater.model import Origin, Record, Schedule
-from sendlater.spark.arrow_rows import filler, to_arrow, unpack_columns
+from sendlater.spark.arrow_rows import filler, to_arrow, to_sent, unpack_columns
 from sendlater.spark.pipe import pass_on
 from sendlater.store.codec import pack, with_due
 
@@ -18,8 +18,9 @@ TOPIC = 1
 """Place of the topics in what `unpack_columns` returns."""
 
 
-def warm_rows(filler_rows: int) -> "Iterator[pa.RecordBatch]":
-    """Arrow batches as a lane's task yields them; `filler_rows` as in its Lane."""
+def warm_rows(*, sent: bool, filler_rows: int = 0) -> "Iterator[pa.RecordBatch]":
+    """Arrow batches as a lane's task yields them: in SENT_SCHEMA or, with journals, DUE_SCHEMA.
+    `filler_rows` as in its Lane."""
     origin = Origin(topic="warm-up", partition=0, position=0, timestamp_ms=0)
     records = [
         Record(topic="", key=b"k", value=b"{}" * 50, headers=[("name", b"kept"), ("null", None)]),
@@ -33,8 +34,8 @@ def warm_rows(filler_rows: int) -> "Iterator[pa.RecordBatch]":
     for _ in range(CHUNKS):
         columns = unpack_columns(packed)
         columns[TOPIC] = [None] * len(packed)
-        yield to_arrow([ID] * len(packed), columns)
+        yield (to_sent if sent else to_arrow)([ID] * len(packed), columns)
         if filler_rows:
-            yield filler(filler_rows)
-        yield filler(0)
+            yield filler(filler_rows, sent=sent)
+        yield filler(0, sent=sent)
         pass_on()

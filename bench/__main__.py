@@ -92,21 +92,26 @@ def compare(
         "systems": {},
         "results": {},
     }
-    failed = False
+    absent: dict[str, str] = {}
     for system in systems:
         _tell(f"installing {system.name}")
-        system.install()
-        about = {"versions": dict(system.versions()), "settings": dict(system.settings)}
-        result["systems"][system.name] = about
+        try:
+            system.install()
+            about = {"versions": dict(system.versions()), "settings": dict(system.settings)}
+            result["systems"][system.name] = about
+        except SendlaterError as error:  # the others are still worth it
+            absent[system.name] = f"failed: {str(error).splitlines()[0]}"
+            _tell(str(error))
+    failed = bool(absent)
     for workload in workloads:
         found = result["results"].setdefault(workload.name, {})
         for system in systems:
             _tell(f"{workload.name} on {system.name}")
             try:
-                reason = system.unfit(workload)
+                reason = absent.get(system.name) or system.unfit(workload)
                 figures = measure(system, workload, tell=_tell) if reason is None else None
                 found[system.name] = figures or {"left_out": reason}
-            except SendlaterError as error:  # the others are still worth it
+            except SendlaterError as error:
                 failed = True
                 found[system.name] = {"left_out": f"failed: {str(error).splitlines()[0]}"}
                 _tell(str(error))

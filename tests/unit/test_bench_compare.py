@@ -41,7 +41,7 @@ from bench.workloads import (
     plan,
 )
 from sendlater.bench.ledger import Ledger
-from sendlater.errors import Unavailable
+from sendlater.errors import MissingTool, Unavailable
 
 ROOT = Path(__file__).parents[2]
 
@@ -321,6 +321,15 @@ def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     assert "holds (10): burst 300,000" in capsys.readouterr().out
     assert json.loads((tmp_path / "compare.json").read_text())["scale"] == 1.0
     assert (tmp_path / "compare.html").exists()
+
+    def no_go() -> None:
+        raise MissingTool("expected go on PATH, found none")
+
+    absent = replace(systems[0], install=no_go)
+    assert compare([absent, systems[1]], [load], scale=1.0, results=tmp_path) == FAILED
+    told = capsys.readouterr().out
+    assert "NATS: failed: expected go on PATH, found none." in told
+    assert "| sendlater |" in told
 
     unfit = [
         Workload(name="x", burst=11),

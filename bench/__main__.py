@@ -100,8 +100,7 @@ def compare(
             about = {"versions": dict(system.versions()), "settings": dict(system.settings)}
             result["systems"][system.name] = about
         except SendlaterError as error:  # the others are still worth it
-            absent[system.name] = f"failed: {str(error).splitlines()[0]}"
-            _tell(str(error))
+            absent[system.name] = _failed(error)
     failed = bool(absent)
     for workload in workloads:
         found = result["results"].setdefault(workload.name, {})
@@ -113,8 +112,7 @@ def compare(
                 found[system.name] = figures or {"left_out": reason}
             except SendlaterError as error:
                 failed = True
-                found[system.name] = {"left_out": f"failed: {str(error).splitlines()[0]}"}
-                _tell(str(error))
+                found[system.name] = {"left_out": _failed(error)}
             write(result, results)
         sys.stdout.write(f"\n{workload.name}\n\n{workload_table(found)}\n")
     sys.stdout.write("\n" + "\n".join(verdicts(result)) + "\n")
@@ -135,6 +133,12 @@ def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
     _tell(f"{result['scheduled']} messages, late ms {result['late_ms']} {wrong or ''}")
     far = [max(-told["lowest"], told["highest"]) > SHARE_MAX for told in moved.values()]
     return FAILED if wrong or any(far) else OK
+
+
+def _failed(error: SendlaterError) -> str:
+    """Tell all of it; its first line for the table."""
+    _tell(str(error))
+    return f"failed: {str(error).splitlines()[0]}"
 
 
 def _ours() -> System:

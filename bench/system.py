@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench.workloads import Workload
 from sendlater.errors import MissingTool, Unavailable
+from sendlater.local.process import Lease, last_lines, wait_for
 from sendlater.local.redis_server import RedisServer, dotted, find_redis
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +27,7 @@ HOME = ROOT / ".bench"
 """Where peers are installed and results are written; git does not see it."""
 DRIVERS = Path(__file__).parent / "drivers"
 INSTALL_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
 
 REDIS_SETTINGS = {
@@ -82,6 +84,26 @@ class System:
         if workload.most > self.messages_max:
             return f"more than {self.messages_max:,} messages at once"
         return None
+
+
+@contextmanager
+def launched(
+    directory: Path, command: Sequence[str], *, log: Path, ready: str, name: str
+) -> Iterator[int]:
+    """A server's process id, from when it says `ready` in its log until it is no longer needed.
+
+    Raises Unavailable if it does not say so in time.
+    """
+    lease = Lease(directory)
+    lease.take()
+    pid = lease.launch(command, log=log)
+    try:
+        wait_for(lambda: lease.exited() or ready in last_lines(log), timeout_s=START_TIMEOUT_S)
+        if ready not in last_lines(log):
+            raise Unavailable(f"{name} did not start:\n{last_lines(log)}")
+        yield pid
+    finally:
+        lease.let_go(pid)
 
 
 @contextmanager

@@ -25,5 +25,5 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
     dialect, own = ("headers", sent[: -len(ADDED)]) if all_six else ("", sent[:-ALWAYS])
     if names.REJECTED in headers:
         dialect = "rejected"
-    told = {"id": headers[names.ID], "due_ms": int(headers[names.DUE]), "dialect": dialect}
-    return row | told | {"headers": own, "sent": sent}
+    facts = {"id": headers[names.ID], "due_ms": int(headers[names.DUE]), "dialect": dialect}
+    return row | facts | {"headers": own, "sent": sent}

@@ -2,18 +2,15 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers import NODE, install_node, node_versions
-from bench.system import Servers, System, run
-from sendlater.errors import MissingTool, Unavailable
-from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+from bench.system import Servers, System, launched, run
+from sendlater.errors import MissingTool
+from sendlater.local.process import LOOPBACK, free_ports
 
-START_TIMEOUT_S = 60.0
-SCHEMA_TIMEOUT_S = 60.0
 DEBIAN = "usr/lib/postgresql/*/bin"
 """Where Debian has the programs of each version, outside of the path."""
 USER = "postgres"
@@ -49,30 +46,14 @@ def _servers(directory: Path) -> Iterator[Servers]:
         made = (f"--pgdata={data}", f"--username={USER}", "--auth=trust", "--encoding=UTF8")
         run(_unprivileged(_program("initdb"), *made, "--locale=C"), cwd=Path("/"))
     options = (f"--port={port}", f"--listen_addresses={LOOPBACK}", "--unix_socket_directories=")
-    lease = Lease(directory)
-    lease.take()
     command = _unprivileged(_program("postgres"), "-D", str(data), *options)
-    pid = lease.launch([*command, f"--shared_buffers={SHARED_BUFFERS}"], log=log)
-    try:
-        wait_for(lambda: lease.exited() or READY in last_lines(log), timeout_s=START_TIMEOUT_S)
-        if READY not in last_lines(log):
-            raise Unavailable(f"PostgreSQL did not start:\n{last_lines(log)}")
+    command.append(f"--shared_buffers={SHARED_BUFFERS}")
+    with launched(directory, command, log=log, ready=READY, name="PostgreSQL") as pid:
         url = f"postgres://{USER}@{LOOPBACK}:{port}/postgres"
-        _make_tables(url)
+        # The queue's tables: sender and receiver would both make them.
+        program = NODE / "node_modules" / ".bin" / "graphile-worker"
+        run([program, "--schema-only", "--connection", url], cwd=NODE)
         yield Servers({"BENCH_URL": url}, {"store": pid})
-    finally:
-        lease.let_go(pid)
-
-
-def _make_tables(url: str) -> None:
-    """Those of the queue; sender and receiver would both try."""
-    program = NODE / "node_modules" / ".bin" / "graphile-worker"
-    command = [str(program), "--schema-only", "--connection", url]
-    done = subprocess.run(
-        command, cwd=NODE, capture_output=True, text=True, timeout=SCHEMA_TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        raise Unavailable(f"graphile-worker made no tables:\n{done.stderr[-2_000:]}")
 
 
 def _versions() -> dict[str, str]:

@@ -5,11 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers import GO, NATS_SERVER, go_versions, install_go
-from bench.system import Servers, System
-from sendlater.errors import Unavailable
-from sendlater.local.process import LOOPBACK, Lease, free_ports, last_lines, wait_for
+from bench.system import Servers, System, launched
+from sendlater.local.process import LOOPBACK, free_ports
 
-START_TIMEOUT_S = 60.0
 READY = "Server is ready"
 CONFIGURATION = """\
 listen: "{loopback}:{port}"
@@ -24,16 +22,9 @@ def _servers(directory: Path) -> Iterator[Servers]:
     settings.write_text(
         CONFIGURATION.format(loopback=LOOPBACK, port=port, store=directory / "jetstream")
     )
-    lease = Lease(directory)
-    lease.take()
-    pid = lease.launch([str(GO / "nats-server"), "-c", str(settings)], log=log)
-    try:
-        wait_for(lambda: lease.exited() or READY in last_lines(log), timeout_s=START_TIMEOUT_S)
-        if READY not in last_lines(log):
-            raise Unavailable(f"nats-server did not start:\n{last_lines(log)}")
+    command = [str(GO / "nats-server"), "-c", str(settings)]
+    with launched(directory, command, log=log, ready=READY, name="nats-server") as pid:
         yield Servers({"BENCH_URL": f"nats://{LOOPBACK}:{port}"}, {"broker": pid})
-    finally:
-        lease.let_go(pid)
 
 
 SYSTEM = System(

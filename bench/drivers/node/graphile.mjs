@@ -1,36 +1,22 @@
 // Sends and receives jobs of Graphile Worker that run at a time, in PostgreSQL.
-import { openSync, writeSync } from "node:fs";
 import { Logger, makeWorkerUtils, run } from "graphile-worker";
+import { bulks, carryOut, main, payload } from "./lines.mjs";
 
-const PAYLOAD_BYTES = 100;
-const NUMBER_BYTES = 16;
-const BULK_MAX = 1_000;
 const HANDLERS = 64;
 const LOCAL_MAX = 500;
 const POLL_MS = 10;
-const FLUSH_MS = 20;
 
 const task = process.env.BENCH_NAME;
 const connectionString = process.env.BENCH_URL;
 const logger = new Logger(() => (level, message) => level === "error" && console.error(message));
-const fail = (error) => {
-  console.error(error);
-  process.exit(1);
-};
 
 // A job that is added again under its key is moved.
 const job = ([, number, dueMs]) => ({
   identifier: task,
-  payload: { message: number.padEnd(NUMBER_BYTES).padEnd(PAYLOAD_BYTES, "x") },
+  payload: { message: payload(number) },
   runAt: new Date(Number(dueMs)),
   jobKey: `m${number}`,
 });
-
-async function add(utils, orders) {
-  for (let first = 0; first < orders.length; first += BULK_MAX) {
-    await utils.addJobs(orders.slice(first, first + BULK_MAX).map(job));
-  }
-}
 
 async function cancel(utils, orders) {
   const keys = orders.map(([, number]) => `m${number}`);
@@ -40,35 +26,21 @@ async function cancel(utils, orders) {
   );
 }
 
-// Lines are carried out as they come, a piece of the input after the other.
 async function send() {
   const utils = await makeWorkerUtils({ connectionString, logger });
-  process.stdout.write("ready\n");
-  let rest = "";
-  for await (const piece of process.stdin) {
-    const lines = (rest + piece).split("\n");
-    rest = lines.pop();
-    const orders = lines.map((line) => line.split(" "));
-    for (const verb of "sm") await add(utils, orders.filter(([one]) => one === verb));
+  await carryOut(async (orders) => {
+    for (const verb of "sm") {
+      for (const some of bulks(orders.filter(([one]) => one === verb))) await utils.addJobs(some.map(job));
+    }
     await cancel(utils, orders.filter(([verb]) => verb === "c"));
-    for (const [verb] of orders) if (verb === "f") process.stdout.write("flushed\n");
-  }
+  });
   await utils.release();
 }
 
-async function receive() {
-  const file = openSync(process.env.BENCH_ARRIVALS, "a", 0o600);
-  let lines = [];
-  const flush = () => {
-    if (lines.length) writeSync(file, lines.join(""));
-    lines = [];
-  };
-  const note = ({ message }) => {
-    lines.push(`${message.slice(0, NUMBER_BYTES).trimEnd()} ${Date.now()}\n`);
-  };
+async function receive(note, fail) {
   const runner = await run({
     logger,
-    taskList: { [task]: note },
+    taskList: { [task]: ({ message }) => note(message) },
     noHandleSignals: true,
     preset: {
       worker: {
@@ -83,13 +55,7 @@ async function receive() {
     },
   });
   runner.promise.catch(fail);
-  lines.push("ready\n");
-  setInterval(flush, FLUSH_MS);
-  process.on("SIGTERM", async () => {
-    await runner.stop();
-    flush();
-    process.exit(0);
-  });
+  return () => runner.stop();
 }
 
-(process.argv[2] === "send" ? send() : receive()).catch(fail);
+main(send, receive);

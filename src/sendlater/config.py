@@ -133,6 +133,8 @@ class Settings(BaseSettings):
     """Tasks of intake; each has a slot for itself, besides lanes x shards."""
     linger_ms: int = Field(1, ge=0, le=1_000)
     """`linger.ms` of the delivering producer."""
+    compile_twice: bool = False
+    """With a local Spark: bursts leave faster, a start takes longer. With buckets always so."""
     spark_master: str = ""
     """Spark master URL. Empty: local, with as many slots as the queries need."""
     clock_skew_ms_max: int = Field(1_000, gt=0)

@@ -189,6 +189,35 @@ def test_the_jvm_of_spark_submit_is_for_serve_alone(machine, monkeypatch) -> Non
         session.start_session(Settings(cache_dir=machine.cache), java_home=machine.home, jars=())
 
 
+@pytest.mark.parametrize(
+    ("given", "compilers"),
+    [
+        ({}, session.FIRST_COMPILER),
+        ({"compile_twice": True}, session.PATIENT),
+        ({"pending": "buckets", "bootstrap_servers": "here:9092"}, session.PATIENT),
+        ({"compile_twice": True, "spark_master": "spark://there:7077"}, ""),
+    ],
+)
+def test_java_compiles_twice_where_that_is_wanted(machine, monkeypatch, given, compilers) -> None:
+    """What users give as Java's options stands behind ours, and so wins."""
+
+    class Asked(Exception):
+        pass
+
+    def asked(conf: SparkConf, _settings: Settings) -> None:
+        raise Asked(conf.get(session.JAVA_OPTIONS))
+
+    monkeypatch.setattr(session.SparkContext, "_gateway", None)
+    monkeypatch.setattr(session, "_launch", asked)
+    settings = Settings(cache_dir=machine.cache, spark={session.JAVA_OPTIONS: "-Dx=y"}, **given)
+    with pytest.raises(Asked) as told:
+        session.start_session(settings, java_home=machine.home, jars=())
+    options = str(told.value)
+    both = (session.FIRST_COMPILER, session.PATIENT)
+    assert [one for one in both if one in options] == [compilers] * bool(compilers)
+    assert options.endswith(" -Dx=y")
+
+
 def test_who_was_started_by_spark_submit_ends_with_it() -> None:
     reads, writes = os.pipe()
     stop = threading.Event()

@@ -146,7 +146,8 @@ def start_session(settings: Settings, *, java_home: Path, jars: Sequence[Path]) 
     logging = resources.files(__package__) / "log4j2.properties"
     java = [f"-Dlog4j2.configurationFile=file:{logging}", COLLECTS_BESIDE]
     if not settings.spark_master:
-        java += [STEADY_HEAP, PATIENT if settings.pending == "buckets" else FIRST_COMPILER]
+        twice = settings.compile_twice or settings.pending == "buckets"
+        java += [STEADY_HEAP, PATIENT if twice else FIRST_COMPILER]
         java.append(class_archive(settings, java_home=java_home, jars=jars).options())
     java.append(settings.spark.get(JAVA_OPTIONS, ""))
     ours = _with(jars, settings) | enforced(settings) | {JAVA_OPTIONS: " ".join(filter(None, java))}

@@ -23,7 +23,7 @@ from bench.system import HOME, ROOT, System
 from bench.systems import SYSTEMS
 from bench.workloads import WORKLOADS, Workload
 from sendlater.bench.all import between, machine
-from sendlater.errors import SendlaterError
+from sendlater.errors import BadRequest, SendlaterError
 
 RESULTS = HOME / "results"
 PAGE = ROOT / "docs" / "performance.md"
@@ -43,6 +43,9 @@ def main(words: Sequence[str] | None = None) -> int:
     comparing.add_argument(
         "--scale", type=float, default=1.0, help="so many times the messages and seconds"
     )
+    comparing.add_argument(
+        "--add", action="store_true", help="to what the results have of other loads and systems"
+    )
     soaking = commands.add_parser("soak", help="an hour of sendlater, with the memory it takes")
     soaking.add_argument("--minutes", type=float, default=60.0)
     soaking.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
@@ -58,7 +61,11 @@ def main(words: Sequence[str] | None = None) -> int:
         systems = [s for s in SYSTEMS if s.name in (arguments.system or known)]
         wanted = arguments.workload or [w.name for w in WORKLOADS if not w.long]
         chosen = [w.scaled(arguments.scale) for w in WORKLOADS if w.name in wanted]
-        return compare(systems, chosen, scale=arguments.scale, results=arguments.results)
+        to = arguments.results
+        try:
+            return compare(systems, chosen, scale=arguments.scale, results=to, add=arguments.add)
+        except BadRequest as error:
+            asked.error(str(error))
     if arguments.command == "soak":
         return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
     if arguments.command == "cost":
@@ -82,16 +89,19 @@ def document(results: Path, to: Path) -> None:
 
 
 def compare(
-    systems: Sequence[System], workloads: Sequence[Workload], *, scale: float, results: Path
+    systems: Sequence[System],
+    workloads: Sequence[Workload],
+    *,
+    scale: float,
+    results: Path,
+    add: bool = False,
 ) -> int:
-    """Every workload on every system, one after the other; what was made is written each time."""
-    result: dict[str, Any] = {
-        "machine": machine(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "scale": scale,
-        "systems": {},
-        "results": {},
-    }
+    """Every workload on every system, one after the other; what was made is written each time.
+
+    `add`: to what earlier calls have left there. Raises BadRequest if that is of another machine,
+    other versions or another scale.
+    """
+    result = _begun(results, scale=scale, add=add)
     absent: dict[str, str] = {}
     for system in systems:
         _tell(f"installing {system.name}")
@@ -133,6 +143,18 @@ def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
     _tell(f"{result['scheduled']} messages, late ms {result['late_ms']} {wrong or ''}")
     far = [max(-told["lowest"], told["highest"]) > SHARE_MAX for told in moved.values()]
     return FAILED if wrong or any(far) else OK
+
+
+def _begun(results: Path, *, scale: float, add: bool) -> dict[str, Any]:
+    """What results are written to: nothing yet, or what is there."""
+    here = {"machine": machine(), "scale": scale}
+    if add and (written := results / "compare.json").exists():
+        earlier: dict[str, Any] = json.loads(written.read_text())
+        there = {name: earlier[name] for name in here}
+        if there != here:
+            raise BadRequest(f"expected results of {here} in {written}, found {there}")
+        return earlier
+    return {**here, "load_before": round(os.getloadavg()[0], 2), "systems": {}, "results": {}}
 
 
 def _failed(error: SendlaterError) -> str:

@@ -74,6 +74,8 @@ class Verdict:
 
 
 _RATE = "delivered_per_s"
+SERVICE_CPU = "warm.cpu_us_of.service"
+"""Of the service with Spark and its workers, without broker and store."""
 _STEADY = "steady 2,000/s"
 BOUNDS = (
     Bound(workload="burst 300,000", figure=f"warm.{_RATE}", than="NATS", at_least=4),
@@ -107,6 +109,10 @@ BOUNDS = (
         at_most=1.5,
     ),
     Bound(workload="far", figure="bytes_beyond_payload", at_most=220),
+    *(
+        Bound(workload=workload, figure=SERVICE_CPU, than="older sendlater", at_most=0.5)
+        for workload in (_STEADY, "burst 300,000")
+    ),
 )
 """Bounds between systems and between workloads."""
 

@@ -86,6 +86,7 @@ def figures(ledger: Ledger, *, used_s: Mapping[str, float], span_s: float) -> di
         cpu_s={label: round(seconds, 2) for label, seconds in used_s.items()},
         cpu_cores=round(cpu_total_s / span_s, 3),
         cpu_us_per_message=round(1e6 * cpu_total_s / count, 1) if count else None,
+        cpu_us_of={one: round(1e6 * s / count, 1) for one, s in used_s.items() if count},
         delivered_per_s=None,
         late_ms_at=[],
     )

@@ -7,9 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.system import DRIVERS, HOME, install_once, run
+from bench.system import DRIVERS, HOME, ROOT, install_once, run
 
-GO, NODE, PYTHON = HOME / "go", HOME / "node", HOME / "python"
+GO, NODE, PYTHON, OLDER = (HOME / name for name in ("go", "node", "python", "older"))
+OLDER_PYTHON = OLDER / "environment" / "bin" / "python"
+OLDER_COMMIT = "d2ee6ce507df66837e4c40576ccbdef551684ac7"
+"""The first one with this bench, before anything in it was made cheaper."""
+REQUIREMENTS = "requirements.txt"
 NATS_SERVER = "github.com/nats-io/nats-server/v2"
 NPM_INSTALL = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts"]
 """What package-lock.json has comes as it says; `npm ci` wants other systems' packages in it too."""
@@ -46,15 +50,20 @@ def install_node() -> None:
 
 def install_python() -> None:
     """The queues in Python, in an environment of their own; requirements.txt has the hashes."""
-    wanted = DRIVERS / "python" / "requirements.txt"
-    uv = Path(sys.executable).parent / "uv"
+    wanted = DRIVERS / "python" / REQUIREMENTS
+    install_once(PYTHON, [wanted], lambda: _environment(PYTHON, wanted))
+
+
+def install_older() -> None:
+    """An older sendlater, from the history of this repository, with what it wanted then."""
 
     def make() -> None:
-        _quiet([uv, "venv", "--quiet", "--clear", "--python", sys.executable, PYTHON], HOME)
-        python = PYTHON / "bin" / "python"
-        _quiet([uv, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", wanted])
+        code = OLDER / "code.tar"
+        _quiet(["git", "archive", "-o", code, OLDER_COMMIT, "src", "bench", REQUIREMENTS], ROOT)
+        shutil.unpack_archive(code, OLDER, filter="data")
+        _environment(OLDER / "environment", OLDER / REQUIREMENTS)
 
-    install_once(PYTHON, [wanted], make)
+    install_once(OLDER, [Path(__file__)], make)
 
 
 def go_versions(*modules: str) -> dict[str, str]:
@@ -74,9 +83,17 @@ def node_versions(*packages: str) -> dict[str, str]:
 
 def python_versions(*packages: str) -> dict[str, str]:
     """Versions of packages, as requirements.txt pins them."""
-    text = (DRIVERS / "python" / "requirements.txt").read_text()
+    text = (DRIVERS / "python" / REQUIREMENTS).read_text()
     pinned = dict(re.findall(r"^([\w-]+)==(\S+)", text, re.MULTILINE))
     return {name: pinned[name] for name in packages}
+
+
+def _environment(made: Path, wanted: Path) -> None:
+    """An environment of Python with what is `wanted`, all with hashes."""
+    uv = Path(sys.executable).parent / "uv"
+    _quiet([uv, "venv", "--quiet", "--clear", "--python", sys.executable, made])
+    python = made / "bin" / "python"
+    _quiet([uv, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", wanted])
 
 
 def _quiet(command: Sequence[str | Path], cwd: Path = HOME) -> None:

@@ -18,14 +18,14 @@ _KAFKA = {
     "acks": "all, the default of sendlater's client and of its sink",
 }
 _ALL = {
-    "service": "`sendlater serve` with no other settings",
+    "service": "`sendlater serve`; on Kafka and Redis with compile_twice, see docs/production.md",
     "sender": "the Python client: send_many of what is there, a null value to cancel",
     "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits",
 }
 
 
-def _kind(
-    *, kafka: bool, redis: bool, settings: Mapping[str, str]
+def kind(
+    *, kafka: bool, redis: bool, settings: Mapping[str, str], python: str = sys.executable
 ) -> Callable[[Path], AbstractContextManager[Servers]]:
     """The servers of one kind of installation."""
 
@@ -45,7 +45,7 @@ def _kind(
                 chosen["SENDLATER_BOOTSTRAP_SERVERS"] = broker.bootstrap_servers
             environment = alone(directory) | chosen
             log = directory / "service.log"
-            service = stack.enter_context(serving(environment, log=log))
+            service = stack.enter_context(serving(environment, log=log, python=python))
             processes["service"] = service.pid
             yield Servers(chosen, processes, chosen.get("SENDLATER_REDIS", ""))
 
@@ -78,17 +78,23 @@ def _system(
         versions=_versions,
         sender=_driver("send"),
         receiver=_driver("receive"),
-        servers=_kind(kafka=kafka, redis=redis, settings=env),
+        servers=kind(kafka=kafka, redis=redis, settings=env),
         verbs=verbs,
         sends_per_s=sends_per_s,
         messages_max=messages_max,
     )
 
 
+SYSTEM = _system(
+    "sendlater",
+    {**_KAFKA, **REDIS_SETTINGS, **_ALL},
+    kafka=True,
+    redis=True,
+    messages_max=MOST,
+    SENDLATER_COMPILE_TWICE="true",
+)
 SYSTEMS = (
-    _system(
-        "sendlater", {**_KAFKA, **REDIS_SETTINGS, **_ALL}, kafka=True, redis=True, messages_max=MOST
-    ),
+    SYSTEM,
     _system(
         "sendlater embedded",
         {**REDIS_SETTINGS, **_ALL, "topics": "in the Redis that the service starts"},

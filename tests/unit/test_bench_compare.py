@@ -41,7 +41,7 @@ from bench.workloads import (
     plan,
 )
 from sendlater.bench.ledger import Ledger
-from sendlater.errors import MissingTool, Unavailable
+from sendlater.errors import BadRequest, MissingTool, Unavailable
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,6 +184,7 @@ def test_figures_count_cpu_for_each_message_and_lateness_by_share():
 
     assert (told["delivered"], told["lost"], told["late_ms"]["max"]) == (4, 0, 8)
     assert told["cpu_us_per_message"] == 100_000
+    assert told["cpu_us_of"] == {"broker": 62_500, "sender": 37_500}
     assert told["cpu_cores"] == 0.2
     assert told["delivered_per_s"] == 500, "4 in 8 ms"
     assert told["late_ms_at"][0] == [0, 0]
@@ -321,6 +322,19 @@ def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     assert "holds (10): burst 300,000" in capsys.readouterr().out
     assert json.loads((tmp_path / "compare.json").read_text())["scale"] == 1.0
     assert (tmp_path / "compare.html").exists()
+
+    more = Workload(name="x", burst=5)
+    assert compare(systems[:1], [more], scale=1.0, results=tmp_path, add=True) == OK
+    both = json.loads((tmp_path / "compare.json").read_text())["results"]
+    assert {name: set(found) for name, found in both.items()} == {
+        "burst 300,000": {"NATS", "sendlater"},
+        "x": {"NATS"},
+    }
+    with pytest.raises(BadRequest, match=r"expected results of .*0\.5.* found .*1\.0"):
+        compare(systems, [load], scale=0.5, results=tmp_path, add=True)
+    with pytest.raises(SystemExit):
+        main(["compare", "--add", "--scale=0.5", "--workload=idle", f"--results={tmp_path}"])
+    assert "expected results of" in capsys.readouterr().err
 
     def no_go() -> None:
         raise MissingTool("expected go on PATH, found none")

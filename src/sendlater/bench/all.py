@@ -41,7 +41,7 @@ PACKAGES = ("sendlater", "pyspark", "pyarrow", "confluent-kafka", "redis")
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 900.0
-COMMAND = (sys.executable, "-m", "sendlater")
+MODULE = ("-m", "sendlater")
 LATE = ("p50", "p90", "p99", "p999", "max")
 HEAD = (
     *("load", "late ms p50", "p90", "p99", "p99.9", "max", "delivered/s", "intake ms p50", "p99"),
@@ -166,10 +166,12 @@ def _installation(scratch: Path, *, doors: bool) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def serving(environment: Mapping[str, str], *, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def serving(
+    environment: Mapping[str, str], *, log: Path, python: str = sys.executable
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a service until it is ready, and stop it at the end. Raises Unavailable."""
     with log.open("wb") as output:
-        service = subprocess.Popen([*COMMAND, "serve"], env=environment, stderr=output)
+        service = subprocess.Popen([python, *MODULE, "serve"], env=environment, stderr=output)
     try:
         wait_for(
             lambda: service.poll() is not None or b"is ready" in log.read_bytes(),
@@ -187,7 +189,7 @@ def _run(command: str, *, environment: Mapping[str, str] | None) -> dict[str, An
     """The result object of one load. Raises Unavailable if the command prints none."""
     sys.stderr.write(f"sendlater {command}\n")
     done = subprocess.run(
-        [*COMMAND, *command.split(), "--json"],
+        [sys.executable, *MODULE, *command.split(), "--json"],
         env=environment,
         stdout=subprocess.PIPE,
         timeout=LOAD_TIMEOUT_S,

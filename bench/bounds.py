@@ -74,7 +74,7 @@ class Verdict:
 
 
 _RATE = "delivered_per_s"
-SERVICE_CPU = "warm.cpu_us_of.service"
+_SERVICE_CPU = "warm.cpu_us_of.service"
 """Of the service with Spark and its workers, without broker and store."""
 _STEADY = "steady 2,000/s"
 BOUNDS = (
@@ -110,7 +110,7 @@ BOUNDS = (
     ),
     Bound(workload="far", figure="bytes_beyond_payload", at_most=220),
     *(
-        Bound(workload=workload, figure=SERVICE_CPU, than="older sendlater", at_most=0.5)
+        Bound(workload=workload, figure=_SERVICE_CPU, than="older sendlater", at_most=0.5)
         for workload in (_STEADY, "burst 300,000")
     ),
 )

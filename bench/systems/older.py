@@ -4,8 +4,6 @@ from bench.peers import OLDER, OLDER_COMMIT, OLDER_PYTHON, install_older
 from bench.system import System
 from bench.systems import sendlater
 
-_NOW = sendlater.SYSTEM
-
 
 def _driver(what: str) -> list[str]:
     # -P: not the `bench` of the working directory.
@@ -15,8 +13,7 @@ def _driver(what: str) -> list[str]:
 SYSTEM = System(
     name="older sendlater",
     settings={
-        **_NOW.settings,
-        "service": "`sendlater serve` with no other settings",
+        **sendlater.ON_KAFKA_AND_REDIS,
         "client, sender and receiver": "those of the same commit",
     },
     versions=lambda: {"commit": OLDER_COMMIT[:7]},

@@ -18,10 +18,11 @@ _KAFKA = {
     "acks": "all, the default of sendlater's client and of its sink",
 }
 _ALL = {
-    "service": "`sendlater serve`; on Kafka and Redis with compile_twice, see docs/production.md",
+    "service": "`sendlater serve` with no other settings",
     "sender": "the Python client: send_many of what is there, a null value to cancel",
     "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits",
 }
+ON_KAFKA_AND_REDIS = {**_KAFKA, **REDIS_SETTINGS, **_ALL}
 
 
 def kind(
@@ -85,16 +86,18 @@ def _system(
     )
 
 
-SYSTEM = _system(
-    "sendlater",
-    {**_KAFKA, **REDIS_SETTINGS, **_ALL},
-    kafka=True,
-    redis=True,
-    messages_max=MOST,
-    SENDLATER_COMPILE_TWICE="true",
-)
 SYSTEMS = (
-    SYSTEM,
+    _system(
+        "sendlater",
+        {
+            **ON_KAFKA_AND_REDIS,
+            "service": "`sendlater serve` with compile_twice, see docs/production.md",
+        },
+        kafka=True,
+        redis=True,
+        messages_max=MOST,
+        SENDLATER_COMPILE_TWICE="true",
+    ),
     _system(
         "sendlater embedded",
         {**REDIS_SETTINGS, **_ALL, "topics": "in the Redis that the service starts"},

@@ -94,11 +94,10 @@ class KafkaPartitions:
         self._consumer = Consumer(
             {
                 "auto.offset.reset": "earliest",
-                # What arrives ends a fetch at once. The next one begins when that has been read: a
-                # fetch for each few records that come meanwhile would cost both sides more.
+                # What arrives ends a fetch at once; the next one begins while it is handled.
                 "fetch.wait.max.ms": 500,
-                "queued.min.messages": 1,
                 "fetch.queue.backoff.ms": 10,
+                "queued.min.messages": 20_000,
                 "queued.max.messages.kbytes": 32 * 1024,
                 "reconnect.backoff.max.ms": 1_000,
                 **options,

@@ -1,7 +1,7 @@
 """Converts packed rows of the store to Arrow batches of Spark: to the records that leave, in the
 columns of SENT_SCHEMA, or to what SQL makes such records of, in those of DUE_SCHEMA."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -119,8 +119,8 @@ def to_sent(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Record
     """One Arrow batch in SENT_SCHEMA: for rows that were read from no journal, which is all there
     is to send of each. A chunk of a few rows costs by the column, and SQL in the JVM by the row."""
     due, topic, partition, key, value, headers, kind, origin, _, _, stamp = columns
-    seconds = _decimals([ms // 1_000 for ms in stamp])
-    added = (seconds, ids, origin, topic, ids, _decimals(due))
+    seconds, due_ms = [b"%d" % (ms // 1_000) for ms in stamp], [b"%d" % ms for ms in due]
+    added = zip(seconds, ids, origin, topic, ids, due_ms, strict=True)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(topic, pa.binary()).view(pa.string()),
@@ -133,12 +133,6 @@ def to_sent(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.Record
     )
 
 
-def _decimals(numbers: Sequence[int]) -> list[bytes]:
-    """As text. Of what leaves in one claim many are the same."""
-    texts = {number: b"%d" % number for number in set(numbers)}
-    return [texts[number] for number in numbers]
-
-
 @cache
 def _names(each: int) -> pa.Array:
     """The names of the last `each` of ADDED for each of CLAIM_COUNT_MAX rows."""
@@ -147,21 +141,17 @@ def _names(each: int) -> pa.Array:
 
 def _with_added(
     rows: Sequence[Sequence[Any] | None],
-    added: Sequence[Sequence[bytes]],
+    added: Iterable[tuple[bytes | None, ...]],
     kinds: Sequence[int],
 ) -> pa.Array:
-    """Their own headers, flat [name, value, ...] or null, and behind them those of ADDED, of each
-    of which `added` has a column."""
-    values: list[Any] = []
+    """Their own headers, flat [name, value, ...] or null, and behind them those of ADDED."""
     if len(rows) <= CLAIM_COUNT_MAX and len(set(kinds)) == 1 and not any(rows):
         each = _count(kinds[0])
-        values = [None] * (each * len(rows))
-        for n, column in enumerate(added[-each:]):
-            values[n::each] = column
+        values = [value for row in added for value in row[-each:]]
         offsets = range(0, len(values) + 1, each)
         return header_lists(offsets, _names(each).slice(0, len(values)), values)
-    ends, names_of = [0], list[Any]()
-    for own, kind, row in zip(rows, kinds, zip(*added, strict=True), strict=True):
+    ends, names_of, values = [0], list[Any](), list[Any]()
+    for own, kind, row in zip(rows, kinds, added, strict=True):
         each = _count(kind)
         if own:
             names_of += own[::2]

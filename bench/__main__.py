@@ -168,10 +168,22 @@ def _ours() -> System:
 
 
 def write(result: Mapping[str, Any], folder: Path) -> None:
-    """The JSON and the page with plots."""
+    """The JSON and the page with plots; loads and systems in our order, whenever they ran."""
+    loads = {
+        load: _in_order(found, [system.name for system in SYSTEMS])
+        for load, found in result["results"].items()
+    }
+    results = _in_order(loads, [workload.name for workload in WORKLOADS])
+    ordered = {**result, "results": results}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "compare.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "compare.html").write_text(page(result))
+    (folder / "compare.json").write_text(json.dumps(ordered, indent=1) + "\n")
+    (folder / "compare.html").write_text(page(ordered))
+
+
+def _in_order(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """By name as in `names`; others are last."""
+    places = {name: n for n, name in enumerate(names)}
+    return dict(sorted(found.items(), key=lambda one: places.get(one[0], len(places))))
 
 
 def _tell(line: str) -> None:

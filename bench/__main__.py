@@ -7,10 +7,12 @@ compare.html and soak.html.
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +43,17 @@ def main(words: Sequence[str] | None = None) -> int:
     loads = [workload.name for workload in WORKLOADS]
     comparing.add_argument("--workload", action="append", choices=loads, help="repeatable")
     comparing.add_argument(
-        "--scale", type=float, default=1.0, help="so many times the messages and seconds"
+        "--scale",
+        type=_above_zero,
+        default=1.0,
+        help="so many times the messages and seconds, but no less than 5 s",
     )
     comparing.add_argument(
         "--add", action="store_true", help="to what the results have of other loads and systems"
     )
     soaking = commands.add_parser("soak", help="an hour of sendlater, with the memory it takes")
-    soaking.add_argument("--minutes", type=float, default=60.0)
-    soaking.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
+    soaking.add_argument("--minutes", type=_above_zero, default=60.0)
+    soaking.add_argument("--rate", type=_above_zero, default=1_000.0, help="messages a second")
     costing = commands.add_parser("cost", help="what a message costs in each step")
     documenting = commands.add_parser(
         "document", help="write docs/performance.md and the soak's picture"
@@ -74,12 +79,17 @@ def main(words: Sequence[str] | None = None) -> int:
         (arguments.results / "cost.json").write_text(json.dumps(result, indent=1) + "\n")
         sys.stdout.write(cost_tables(result) + "\n")
         return OK
-    document(arguments.results, arguments.page)
+    try:
+        document(arguments.results, arguments.page)
+    except BadRequest as error:
+        asked.error(str(error))
     return OK
 
 
 def document(results: Path, to: Path) -> None:
-    """Write what there is into the documentation."""
+    """Write what there is into the documentation. Raises BadRequest if there is nothing."""
+    if not any((results / name).exists() for name in ("compare.json", "cost.json", "soak.html")):
+        raise BadRequest(f"expected compare.json, cost.json or soak.html in {results}, found none")
     if (soaked := results / "soak.html").exists():
         picture(soaked, PICTURE)
     for name, mark, told in (("compare", "compared", markdown), ("cost", "cost", cost_tables)):
@@ -149,12 +159,24 @@ def _begun(results: Path, *, scale: float, add: bool) -> dict[str, Any]:
     """What results are written to: nothing yet, or what is there."""
     here = {"machine": machine(), "scale": scale}
     if add and (written := results / "compare.json").exists():
-        earlier: dict[str, Any] = json.loads(written.read_text())
-        there = {name: earlier[name] for name in here}
+        try:
+            earlier: dict[str, Any] = json.loads(written.read_text())
+            there = {name: earlier[name] for name in here}
+        except (ValueError, LookupError, TypeError) as error:
+            raise BadRequest(
+                f"expected results in {written}, it cannot be read: {error!r}"
+            ) from error
         if there != here:
             raise BadRequest(f"expected results of {here} in {written}, found {there}")
         return earlier
     return {**here, "load_before": round(os.getloadavg()[0], 2), "systems": {}, "results": {}}
+
+
+def _above_zero(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"expected a number above zero, got {text!r}")
 
 
 def _failed(error: SendlaterError) -> str:

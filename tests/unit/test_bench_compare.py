@@ -175,7 +175,7 @@ def test_a_run_fails_by_a_bound_and_a_small_one_only_by_its_balance():
     assert failed(losing, 0.1) == [told]
     assert verdicts(result_of(losing))[-2:] == [
         told,
-        "holds: 7 counts of lost, early, duplicated and unwanted messages are 0",
+        "holds: 7 counts of messages that sendlater lost, doubled, sent early or against a change are 0",
     ]
 
 
@@ -303,6 +303,23 @@ def system_of(name, servers):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["compare", "--scale=0"], "above zero, got '0'"),
+        (["compare", "--scale=nan"], "above zero, got 'nan'"),
+        (["compare", "--scale=much"], "above zero, got 'much'"),
+        (["soak", "--minutes=-1"], "above zero, got '-1'"),
+        (["soak", "--rate=inf"], "above zero, got 'inf'"),
+        (["document", "--results=/nowhere"], "in /nowhere, found none"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_a_sentence(words, told, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert told in capsys.readouterr().err
+
+
 def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     tmp_path, monkeypatch, capsys
 ):
@@ -333,6 +350,10 @@ def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     with pytest.raises(SystemExit):
         main(["compare", "--add", "--scale=0.5", "--workload=idle", f"--results={tmp_path}"])
     assert "expected results of" in capsys.readouterr().err
+
+    (tmp_path / "compare.json").write_text("{")
+    with pytest.raises(BadRequest, match=r"expected results in .*compare\.json, it cannot be read"):
+        compare(systems, [load], scale=1.0, results=tmp_path, add=True)
 
     def no_go() -> None:
         raise MissingTool("expected go on PATH, found none")

@@ -63,7 +63,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     found = [verdict for verdict in judged if verdict.value is not None]
     told = [str(verdict) for verdict in found if verdict.failed or not verdict.bound.any_scale]
     balanced = sum(verdict.bound.any_scale and not verdict.failed for verdict in found)
-    line = f"holds: {balanced} counts of messages that sendlater lost, doubled, sent early or against a change are 0"
+    line = f"holds: {balanced} counts of what sendlater lost, doubled, sent early or unwanted are 0"
     return [*told, *([line] * bool(balanced))]
 
 

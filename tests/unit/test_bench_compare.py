@@ -175,7 +175,7 @@ def test_a_run_fails_by_a_bound_and_a_small_one_only_by_its_balance():
     assert failed(losing, 0.1) == [told]
     assert verdicts(result_of(losing))[-2:] == [
         told,
-        "holds: 7 counts of messages that sendlater lost, doubled, sent early or against a change are 0",
+        "holds: 7 counts of what sendlater lost, doubled, sent early or unwanted are 0",
     ]
 
 

@@ -62,15 +62,21 @@ def main(words: Sequence[str] | None = None) -> int:
     for command in (comparing, soaking, costing, documenting):
         command.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     arguments = asked.parse_args(words)
+    try:
+        return _carry_out(arguments)
+    except BadRequest as error:
+        asked.error(str(error))
+
+
+def _carry_out(arguments: argparse.Namespace) -> int:
+    """The command that was asked for. Raises BadRequest."""
     if arguments.command == "compare":
-        systems = [s for s in SYSTEMS if s.name in (arguments.system or known)]
+        named = arguments.system or [system.name for system in SYSTEMS]
+        systems = [system for system in SYSTEMS if system.name in named]
         wanted = arguments.workload or [w.name for w in WORKLOADS if not w.long]
         chosen = [w.scaled(arguments.scale) for w in WORKLOADS if w.name in wanted]
         to = arguments.results
-        try:
-            return compare(systems, chosen, scale=arguments.scale, results=to, add=arguments.add)
-        except BadRequest as error:
-            asked.error(str(error))
+        return compare(systems, chosen, scale=arguments.scale, results=to, add=arguments.add)
     if arguments.command == "soak":
         return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
     if arguments.command == "cost":
@@ -79,23 +85,22 @@ def main(words: Sequence[str] | None = None) -> int:
         (arguments.results / "cost.json").write_text(json.dumps(result, indent=1) + "\n")
         sys.stdout.write(cost_tables(result) + "\n")
         return OK
-    try:
-        document(arguments.results, arguments.page)
-    except BadRequest as error:
-        asked.error(str(error))
+    document(arguments.results, arguments.page)
     return OK
 
 
 def document(results: Path, to: Path) -> None:
     """Write what there is into the documentation. Raises BadRequest if there is nothing."""
-    if not any((results / name).exists() for name in ("compare.json", "cost.json", "soak.html")):
+    tables = {"compare": ("compared", markdown), "cost": ("cost", cost_tables)}
+    found = {name: file for name in tables if (file := results / f"{name}.json").exists()}
+    soaked = results / "soak.html"
+    if not found and not soaked.exists():
         raise BadRequest(f"expected compare.json, cost.json or soak.html in {results}, found none")
-    if (soaked := results / "soak.html").exists():
+    if soaked.exists():
         picture(soaked, PICTURE)
-    for name, mark, told in (("compare", "compared", markdown), ("cost", "cost", cost_tables)):
-        if (found := results / f"{name}.json").exists():
-            result = json.loads(found.read_text())
-            to.write_text(between(to.read_text(), mark, told(result)))
+    for name, file in found.items():
+        mark, told = tables[name]
+        to.write_text(between(to.read_text(), mark, told(json.loads(file.read_text()))))
 
 
 def compare(

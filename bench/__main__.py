@@ -70,6 +70,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _carry_out(arguments: argparse.Namespace) -> int:
     """The command that was asked for. Raises BadRequest."""
+    if arguments.command == "document":
+        document(arguments.results, arguments.page)
+        return OK
+    _make(arguments.results)
     if arguments.command == "compare":
         named = arguments.system or [system.name for system in SYSTEMS]
         systems = [system for system in SYSTEMS if system.name in named]
@@ -79,28 +83,38 @@ def _carry_out(arguments: argparse.Namespace) -> int:
         return compare(systems, chosen, scale=arguments.scale, results=to, add=arguments.add)
     if arguments.command == "soak":
         return soak_and_judge(arguments.rate, arguments.minutes, results=arguments.results)
-    if arguments.command == "cost":
-        result = {"machine": machine(), **cost(_ours(), tell=_tell)}
-        arguments.results.mkdir(parents=True, exist_ok=True)
-        (arguments.results / "cost.json").write_text(json.dumps(result, indent=1) + "\n")
-        sys.stdout.write(cost_tables(result) + "\n")
-        return OK
-    document(arguments.results, arguments.page)
+    result = {"machine": machine(), **cost(_ours(), tell=_tell)}
+    (arguments.results / "cost.json").write_text(json.dumps(result, indent=1) + "\n")
+    sys.stdout.write(cost_tables(result) + "\n")
     return OK
 
 
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"expected a folder for results, {folder}: {error.strerror}") from error
+
+
 def document(results: Path, to: Path) -> None:
-    """Write what there is into the documentation. Raises BadRequest if there is nothing."""
+    """Write what there is into a page of the documentation.
+
+    Raises BadRequest if there is nothing, or small loads only for the page that is published.
+    """
     tables = {"compare": ("compared", markdown), "cost": ("cost", cost_tables)}
     found = {name: file for name in tables if (file := results / f"{name}.json").exists()}
     soaked = results / "soak.html"
     if not found and not soaked.exists():
         raise BadRequest(f"expected compare.json, cost.json or soak.html in {results}, found none")
+    made = {name: json.loads(file.read_text()) for name, file in found.items()}
+    scale = made.get("compare", {}).get("scale", 1)
+    if scale != 1 and to == PAGE:
+        raise BadRequest(f"expected full loads for {to.name}, found scale {scale:g}: name a --page")
     if soaked.exists():
         picture(soaked, PICTURE)
-    for name, file in found.items():
+    for name, result in made.items():
         mark, told = tables[name]
-        to.write_text(between(to.read_text(), mark, told(json.loads(file.read_text()))))
+        to.write_text(between(to.read_text(), mark, told(result)))
 
 
 def compare(
@@ -149,7 +163,6 @@ def soak_and_judge(rate: float, minutes: float, *, results: Path) -> int:
     """An hour of sendlater; FAILED if something was lost, doubled or early, or memory moved."""
     result = {"machine": machine(), **soak(_ours(), rate=rate, minutes=minutes)}
     moved = result["memory_moved"] = drift(result["memory_mib"])
-    results.mkdir(parents=True, exist_ok=True)
     (results / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
     (results / "soak.html").write_text(plot(result).to_html(include_plotlyjs=True))
     for name, told in moved.items():
@@ -195,13 +208,16 @@ def _ours() -> System:
 
 
 def write(result: Mapping[str, Any], folder: Path) -> None:
-    """The JSON and the page with plots; loads and systems in our order, whenever they ran."""
+    """The JSON, which bench/README.md describes, and the page with plots; loads and systems in our
+    order, whenever they ran."""
     loads = {
         load: _in_order(found, [system.name for system in SYSTEMS])
         for load, found in result["results"].items()
     }
     results = _in_order(loads, [workload.name for workload in WORKLOADS])
-    ordered = {**result, "results": results}
+    judged = judge(results, scale=result["scale"])
+    bounds = [verdict.told() for verdict in judged if verdict.value is not None]
+    ordered = {**result, "results": results, "bounds": bounds}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compare.json").write_text(json.dumps(ordered, indent=1) + "\n")
     (folder / "compare.html").write_text(page(ordered))

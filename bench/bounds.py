@@ -63,6 +63,11 @@ class Verdict:
         """Whether the run breaks it."""
         return self.judged and self.value is not None and not self.bound.holds(self.value)
 
+    def told(self) -> dict[str, Any]:
+        """As it stands in compare.json; `holds` is null where the load was made smaller."""
+        holds = not self.failed if self.judged else None
+        return {"bound": str(self.bound), "value": self.value, "holds": holds}
+
     def __str__(self) -> str:
         if self.value is None:
             word = "not measured"
@@ -109,6 +114,7 @@ BOUNDS = (
         at_most=1.5,
     ),
     Bound(workload="far", figure="bytes_beyond_payload", at_most=220),
+    Bound(workload="backlog", figure="taken_in_per_s", than="older sendlater", at_least=2),
     *(
         Bound(workload=workload, figure=_SERVICE_CPU, than="older sendlater", at_most=0.5)
         for workload in (_STEADY, "burst 300,000")

@@ -30,6 +30,7 @@ class Drivers:
         self._file = arrivals.open("rb")
         self.environment = servers.environment
         self.redis_url = servers.redis_url
+        self.servers = servers
         environment = {
             **os.environ,
             **servers.environment,
@@ -51,11 +52,12 @@ class Drivers:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        self.processes = {
-            **servers.processes,
-            "receiver": self._receiver.pid,
-            "sender": self._sender.pid,
-        }
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process ids of the servers, the receiver and the sender."""
+        ours = {"receiver": self._receiver.pid, "sender": self._sender.pid}
+        return {**self.servers.processes, **ours}
 
     def start(self) -> None:
         """Wait until both are ready. Raises Unavailable."""

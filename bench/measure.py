@@ -21,6 +21,8 @@ from sendlater.errors import Unavailable
 
 QUIET_S = 60.0
 """If nothing arrives for this long after the last due time, what is missing is lost."""
+BACKLOG_QUIET_S = 600.0
+"""The same behind a backlog: nothing arrives while that is taken in."""
 PACE_S = 0.005
 """How often the orders of an instant are given."""
 POLL_S = 0.1
@@ -31,6 +33,9 @@ PENDING_FIRST = 10**9
 """Messages that only lie there have numbers from minus this downwards."""
 WARM_FIRST = 10**8
 """First number of the second run: no load is larger."""
+MARKS = 1_000
+"""Messages behind a backlog, so many that each partition of an inbox ends with some: when the last
+one has arrived, all that lay before them is taken in."""
 RESTART_DUE_MS = 15_000
 """Delay of the message that a restarted system is to deliver: it is due while nothing runs."""
 QUANTILES = (*range(0, 100, 2), 99, 99.5, 99.9, 99.99, 100)
@@ -40,14 +45,16 @@ Tell = Callable[[str], None]
 
 
 def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]:
-    """The figures of a workload: of a load that runs twice, or of a restart.
+    """The figures of a workload: of a load that runs twice, of a backlog, or of a restart.
 
-    Raises Unavailable if the system does not start, ends, or delivers nothing after a restart.
+    Raises Unavailable if the system does not start, ends, or does not deliver after a restart.
     """
     name = f"bench{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="sendlater-compare-") as made:
         directory = Path(made)
         with running(system, directory, name=name) as drivers:
+            if workload.backlog:
+                return _backlog(drivers, workload.pending, tell=tell)
             empty_bytes = _used_bytes(drivers.redis_url)
             told = _fill(drivers, workload.pending)
             if not workload.restart:
@@ -65,7 +72,7 @@ def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]
         started_ms = round(time.time() * 1_000)
         with running(system, directory, name=name) as drivers:
             ledger = Ledger(due_ms=[started_ms])
-            _follow(drivers, ledger, first=0)
+            _follow(drivers, ledger, first=0, quiet_s=QUIET_S)
         if not ledger.complete:
             raise Unavailable(f"nothing was delivered in {QUIET_S:g} s after the restart")
         cold_s = (min(ledger.append_ms) - started_ms) / 1_000
@@ -127,6 +134,30 @@ def _fill(drivers: Drivers, count: int) -> dict[str, Any]:
     return {"pending": count, "pending_sent_per_s": round(count / seconds)}
 
 
+def _backlog(drivers: Drivers, count: int, *, tell: Tell) -> dict[str, Any]:
+    """How fast a service that starts takes in what was sent while it was away, its start included.
+
+    Raises Unavailable if it has not done so in time, or delivers of that what is due much later.
+    """
+    drivers.servers.stop()
+    told = _fill(drivers, count)
+    marks = [Order(0, SCHEDULE, number, 0) for number in range(MARKS)]
+    drivers.give(marks, began_ms=time.time() * 1_000)
+    drivers.flush()
+    started_ms = round(time.time() * 1_000)
+    drivers.servers.start()
+    ready_s = time.time() - started_ms / 1_000
+    ledger = Ledger(due_ms=[started_ms] * MARKS)
+    unwanted = _follow(drivers, ledger, first=0, quiet_s=BACKLOG_QUIET_S)
+    if unwanted or not ledger.complete:
+        arrived = f"{len(ledger.append_ms)} of the {MARKS} last messages, {unwanted} of the others"
+        raise Unavailable(f"after a backlog arrived {arrived}")
+    taken_in_s = max(0.001, max(ledger.append_ms) / 1_000 - started_ms / 1_000)
+    tell(f"ready after {ready_s:.1f} s, all taken in after {taken_in_s:.1f}")
+    figures = {"taken_in_s": taken_in_s, "taken_in_per_s": round(count / taken_in_s)}
+    return {**told, "ready_s": round(ready_s, 1), **figures}
+
+
 def _used_bytes(redis_url: str) -> int:
     """Memory in use by a Redis, as it counts it; 0 if there is none."""
     if not redis_url:
@@ -146,7 +177,7 @@ def _load(drivers: Drivers, system: System, workload: Workload, *, first: int) -
         sent_s = time.time() - began_s
         began_ms = round(began_s * 1_000)
         ledger = Ledger(due_ms=[began_ms + due_ms for due_ms in due])
-        unwanted = _follow(drivers, ledger, first=first)
+        unwanted = _follow(drivers, ledger, first=first, quiet_s=QUIET_S)
         if not orders:
             time.sleep(workload.seconds)
     span_s = time.time() - began_s
@@ -178,12 +209,12 @@ def _give(drivers: Drivers, orders: list[Order], *, began_s: float) -> None:
         drivers.flush()
 
 
-def _follow(drivers: Drivers, ledger: Ledger, *, first: int) -> int:
-    """Follow until all has arrived, or nothing arrives any more; how many arrived that should not:
+def _follow(drivers: Drivers, ledger: Ledger, *, first: int, quiet_s: float) -> int:
+    """Follow until all has arrived, or nothing arrives any more for `quiet_s`; how many arrived that should not:
     cancelled, far away, or a second time after the load before."""
     unwanted, seen, last_s = 0, 0, time.time()
     last_due_s = max(ledger.due_ms, default=0) / 1_000
-    while not ledger.complete and time.time() < max(last_s, last_due_s) + QUIET_S:
+    while not ledger.complete and time.time() < max(last_s, last_due_s) + quiet_s:
         time.sleep(POLL_S)
         waiting = drivers.waiting()
         if waiting > seen and waiting < len(ledger.due_ms) - len(ledger.numbers):

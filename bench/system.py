@@ -48,6 +48,10 @@ class Servers:
     """Process id by what the process is: broker, store, service."""
     redis_url: str = ""
     """Of the Redis that keeps what is pending, if the system has one and the bench started it."""
+    stop: Callable[[], None] = lambda: None
+    """Stops the service alone; `processes` is another's after `start`."""
+    start: Callable[[], None] = lambda: None
+    """Starts it again, and waits until it is ready. Raises Unavailable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,8 @@ class System:
     """What its sender certainly gets accepted; a burst is due once all of it can be there."""
     rate_max: float = 8_000
     """Workloads with more messages a second are left out: the sender would fall behind for long."""
+    has_inbox: bool = False
+    """Whether what is sent while its service is away lies somewhere, and waits for it."""
     messages_max: int = 300_000
     """Workloads with more messages in it at once are left out: they would take too long, or more
     memory than there is."""
@@ -79,6 +85,8 @@ class System:
         missing = {"m": "move", "c": "cancel"}
         if lacking := workload.verbs - set(self.verbs):
             return f"cannot {' or '.join(missing[verb] for verb in sorted(lacking, reverse=True))}"
+        if workload.backlog and not self.has_inbox:
+            return "takes in what is sent at once, or not at all"
         if workload.rate > self.rate_max:
             return f"more than {self.rate_max:,.0f} messages a second"
         if workload.most > self.messages_max:

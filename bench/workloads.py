@@ -52,6 +52,8 @@ class Workload:
     """Messages due in FAR_MS, sent before the load."""
     changes: bool = False
     """Of three messages one stays, one is moved, one is cancelled."""
+    backlog: bool = False
+    """What is pending is sent while the service is away: how long until it has taken that in."""
     restart: bool = False
     """The servers are stopped and started again: how long until the first delivery."""
     long: bool = False
@@ -91,6 +93,7 @@ WORKLOADS = (
     Workload(name="churn", rate=300, seconds=60, changes=True),
     Workload(name="cold", pending=1_000_000, restart=True, long=True),
     Workload(name="idle", seconds=60),
+    Workload(name="backlog", pending=1_000_000, backlog=True),
 )
 """CPU for each message ("cost") is a figure of every load, not a load of its own."""
 

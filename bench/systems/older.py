@@ -28,4 +28,6 @@ SYSTEM = System(
     install=install_older,
     verbs="s",
     rate_max=2_000,
+    has_inbox=True,
+    messages_max=1_000_000,
 )

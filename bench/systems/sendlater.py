@@ -46,9 +46,15 @@ def kind(
                 chosen["SENDLATER_BOOTSTRAP_SERVERS"] = broker.bootstrap_servers
             environment = alone(directory) | chosen
             log = directory / "service.log"
-            service = stack.enter_context(serving(environment, log=log, python=python))
-            processes["service"] = service.pid
-            yield Servers(chosen, processes, chosen.get("SENDLATER_REDIS", ""))
+            service = stack.enter_context(ExitStack())
+
+            def start() -> None:
+                running = service.enter_context(serving(environment, log=log, python=python))
+                processes["service"] = running.pid
+
+            start()
+            at = chosen.get("SENDLATER_REDIS", "")
+            yield Servers(chosen, processes, at, stop=service.close, start=start)
 
     return servers
 
@@ -82,6 +88,7 @@ def _system(
         servers=kind(kafka=kafka, redis=redis, settings=env),
         verbs=verbs,
         sends_per_s=sends_per_s,
+        has_inbox=kafka,
         messages_max=messages_max,
     )
 

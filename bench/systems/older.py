@@ -14,6 +14,7 @@ SYSTEM = System(
     name="older sendlater",
     settings={
         **sendlater.ON_KAFKA_AND_REDIS,
+        "Redis GLIBC_TUNABLES": "none: this launcher is older, too",
         "client, sender and receiver": "those of the same commit",
     },
     versions=lambda: {"commit": OLDER_COMMIT[:7]},

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -240,6 +241,21 @@ def test_s1_deletes_with_a_null():
     assert delete_record(id="x", inbox="in") == Record(topic="in", key=b"x", value=None)
     with pytest.raises(BadRequest):
         delete_record(id=" ", inbox="in")
+
+
+@pytest.mark.parametrize("broken", [SystemError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
+def test_a_message_whose_headers_no_client_in_python_can_read_is_refused(broken):
+    def headers():
+        raise broken
+
+    message = SimpleNamespace(
+        topic=lambda: "t", value=lambda: b"v", key=lambda: None, headers=headers
+    )
+    for ask in (is_scheduled, is_retried, attempts_made):
+        with pytest.raises(BadRequest, match="expected header names in UTF-8"):
+            ask(message)
+    message.headers = lambda: None
+    assert not is_scheduled(message)
 
 
 def test_s1_counts_attempts_and_keeps_the_first_time():

@@ -7,11 +7,14 @@ function returns the record to send; none contacts a broker.
 from dataclasses import replace
 from typing import Any
 
+from sendlater.brokers.message_headers import headers_of
 from sendlater.client.backoff import Backoff
 from sendlater.dialects import encode_cancel, encode_headers, names
 from sendlater.dialects.names import RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft
 from sendlater.model import Headers, Record
+
+_UNREADABLE: Headers = [(names.UNREADABLE, None)]
 
 
 def schedule_record(message: Any, *, id: str, epoch_s: int, inbox: str, now_ms: int) -> Record:
@@ -79,7 +82,7 @@ def header(headers: Headers, name: str) -> bytes | None:
 def as_record(message: Any) -> Record:
     """A Record from one, from a record of a topic on Redis, or from confluent-kafka's Message.
 
-    Raises BadRequest for anything else.
+    Raises BadRequest for anything else, and for one with a header name that is not UTF-8.
     """
     if isinstance(message, Record):
         return message
@@ -90,7 +93,7 @@ def as_record(message: Any) -> Record:
             topic=message.topic(),
             value=message.value(),
             key=message.key(),
-            headers=list(message.headers() or ()),
+            headers=_headers(message),
         )
     return Record(
         topic=message.topic,
@@ -98,3 +101,10 @@ def as_record(message: Any) -> Record:
         key=message.key,
         headers=list(message.headers),
     )
+
+
+def _headers(message: Any) -> Headers:
+    found = headers_of(message, unreadable=_UNREADABLE)
+    if found == _UNREADABLE:
+        raise BadRequest("message: expected header names in UTF-8, got one that is not")
+    return found or []

@@ -218,7 +218,6 @@ def write(result: Mapping[str, Any], folder: Path) -> None:
     judged = judge(results, scale=result["scale"])
     bounds = [verdict.told() for verdict in judged if verdict.value is not None]
     ordered = {**result, "results": results, "bounds": bounds}
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "compare.json").write_text(json.dumps(ordered, indent=1) + "\n")
     (folder / "compare.html").write_text(page(ordered))
 

@@ -124,8 +124,8 @@ def cost(system: System, *, tell: Callable[[str], None]) -> dict[str, Any]:
         TemporaryDirectory(prefix="sendlater-cost-") as made,
         running(system, Path(made), name=f"cost{time.time_ns()}") as drivers,
         Scheduler(
-            bootstrap_servers=drivers.environment["SENDLATER_BOOTSTRAP_SERVERS"],
-            redis=drivers.environment["SENDLATER_REDIS"],
+            bootstrap_servers=drivers.servers.environment["SENDLATER_BOOTSTRAP_SERVERS"],
+            redis=drivers.servers.environment["SENDLATER_REDIS"],
         ) as scheduler,
     ):
         meter = Meter(drivers, scheduler.pending.client)

@@ -28,8 +28,6 @@ class Drivers:
         arrivals = directory / f"arrivals-{time.monotonic_ns()}"
         arrivals.touch()
         self._file = arrivals.open("rb")
-        self.environment = servers.environment
-        self.redis_url = servers.redis_url
         self.servers = servers
         environment = {
             **os.environ,

@@ -55,14 +55,14 @@ def measure(system: System, workload: Workload, *, tell: Tell) -> dict[str, Any]
         with running(system, directory, name=name) as drivers:
             if workload.backlog:
                 return _backlog(drivers, workload.pending, tell=tell)
-            empty_bytes = _used_bytes(drivers.redis_url)
+            empty_bytes = _used_bytes(drivers.servers.redis_url)
             told = _fill(drivers, workload.pending)
             if not workload.restart:
                 for phase, first in (("first", 0), ("warm", WARM_FIRST)):
                     told[phase] = _load(drivers, system, workload, first=first)
                     tell(f"{phase}: {_short(told[phase])}")
-                if workload.pending and drivers.redis_url:
-                    used_bytes = _used_bytes(drivers.redis_url) - empty_bytes
+                if workload.pending and drivers.servers.redis_url:
+                    used_bytes = _used_bytes(drivers.servers.redis_url) - empty_bytes
                     told["bytes_beyond_payload"] = used_bytes / workload.pending - PAYLOAD_BYTES
                 return told
             began_ms = time.time() * 1_000
@@ -154,8 +154,9 @@ def _backlog(drivers: Drivers, count: int, *, tell: Tell) -> dict[str, Any]:
         raise Unavailable(f"after a backlog arrived {arrived}")
     taken_in_s = max(0.001, max(ledger.append_ms) / 1_000 - started_ms / 1_000)
     tell(f"ready after {ready_s:.1f} s, all taken in after {taken_in_s:.1f}")
-    figures = {"taken_in_s": taken_in_s, "taken_in_per_s": round(count / taken_in_s)}
-    return {**told, "ready_s": round(ready_s, 1), **figures}
+    per_s = round(count / taken_in_s)
+    found = {"ready_s": round(ready_s, 1), "taken_in_s": taken_in_s, "taken_in_per_s": per_s}
+    return {**told, **found}
 
 
 def _used_bytes(redis_url: str) -> int:

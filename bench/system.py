@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.workloads import Workload
 from sendlater.errors import MissingTool, Unavailable
 from sendlater.local.process import Lease, last_lines, wait_for
-from sendlater.local.redis_server import RedisServer, dotted, find_redis
+from sendlater.local.redis_server import ALLOCATOR, RedisServer, dotted, find_redis
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".bench"
@@ -34,7 +34,10 @@ REDIS_SETTINGS = {
     "Redis appendonly": "yes: BullMQ's documentation asks for it; all get the same",
     "Redis appendfsync": "everysec, the default",
     "Redis maxmemory-policy": "noeviction",
-    "Redis GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000, by sendlater's launcher: all get it",
+    **{
+        f"Redis {name}": f"{value}, by sendlater's launcher: all get it"
+        for name, value in ALLOCATOR.items()
+    },
 }
 """Of the Redis that all systems on Redis share in kind: sendlater's own launcher."""
 

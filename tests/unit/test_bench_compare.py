@@ -490,7 +490,7 @@ def test_a_restart_counts_from_the_start_of_the_servers_to_the_first_delivery(mo
 
 @pytest.mark.parametrize("fault", ["none", "lost"])
 def test_a_backlog_is_sent_while_the_service_is_away_and_counts_from_its_start(fault, monkeypatch):
-    """The pretended sender delivers all of it; what arrives of the others is not for a service."""
+    """The pretended sender delivers at once, so it is not given what is due in ten days."""
     monkeypatch.setattr(bench.measure, "BACKLOG_QUIET_S", 0.5)
     monkeypatch.setattr(bench.measure, "_fill", lambda _drivers, count: {"pending": count})
     did = []

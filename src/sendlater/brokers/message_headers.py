@@ -3,8 +3,11 @@
 from operator import methodcaller
 from typing import Any
 
+from sendlater.dialects import names
 from sendlater.model import Headers
 
+UNREADABLE_HEADERS: Headers = [(names.UNREADABLE, names.UNREADABLE_BECAUSE.encode())]
+"""Instead of headers that confluent-kafka cannot decode: such a record is rejected."""
 _CHECKED = methodcaller("headers")
 """Not `message.headers()`: for names that are not UTF-8 it answers and leaves an error behind, and
 Python's compiled fast path does not look for that."""

@@ -6,14 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sendlater.brokers.client_options import ASKING
-from sendlater.brokers.message_headers import headers_of
-from sendlater.dialects import names
+from sendlater.brokers.message_headers import UNREADABLE_HEADERS, headers_of
 from sendlater.errors import BrokerUnavailable
 
-UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
-    (names.UNREADABLE, names.UNREADABLE_BECAUSE.encode())
-]
-"""Instead of headers that confluent-kafka cannot decode: such a record is rejected."""
 REQUEST_S = 10.0
 """Longest wait for an answer about partitions."""
 READ_COUNT_MAX = 10_000

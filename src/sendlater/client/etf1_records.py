@@ -7,14 +7,12 @@ function returns the record to send; none contacts a broker.
 from dataclasses import replace
 from typing import Any
 
-from sendlater.brokers.message_headers import headers_of
+from sendlater.brokers.message_headers import UNREADABLE_HEADERS, headers_of
 from sendlater.client.backoff import Backoff
 from sendlater.dialects import encode_cancel, encode_headers, names
 from sendlater.dialects.names import RETRY_ATTEMPT, RETRY_ORIGINAL_TIMESTAMP
 from sendlater.errors import BadRequest, BadTime, NoAttemptsLeft
 from sendlater.model import Headers, Record
-
-_UNREADABLE: Headers = [(names.UNREADABLE, None)]
 
 
 def schedule_record(message: Any, *, id: str, epoch_s: int, inbox: str, now_ms: int) -> Record:
@@ -104,7 +102,7 @@ def as_record(message: Any) -> Record:
 
 
 def _headers(message: Any) -> Headers:
-    found = headers_of(message, unreadable=_UNREADABLE)
-    if found == _UNREADABLE:
+    found = headers_of(message, unreadable=UNREADABLE_HEADERS)
+    if found == UNREADABLE_HEADERS:
         raise BadRequest("message: expected header names in UTF-8, got one that is not")
     return found or []

@@ -1,6 +1,7 @@
 """What a start asks of the store: the lease, the version a tombstone is about, the horizon."""
 
 import time
+from functools import partial
 
 import pytest
 
@@ -180,6 +181,7 @@ def test_planning_does_not_end_what_the_store_has_not_begun(pending: Pending, sh
     """A store that went back meanwhile has passed over what nobody has planned."""
     copy = JournalCopy(pending, owner=pending.fence())
     copy.set_horizon(100, planned_ms=100)
+    copy.begin()
     before = shard.client.dump(shard.keys["state"])
     copy.set_horizon(200, planned_ms=100)
     shard.client.restore(shard.keys["state"], 0, before, replace=True)
@@ -187,6 +189,25 @@ def test_planning_does_not_end_what_the_store_has_not_begun(pending: Pending, sh
     with pytest.raises(StoreWentBack):
         copy.set_horizon(200, planned_ms=200, begun=True)
     assert copy.horizon() == (100, 100)
+
+
+@pytest.mark.parametrize("end", ["complete", "horizon"])
+def test_what_was_written_before_a_restart_counts_as_incomplete(pending, shard, end):
+    """The server may have lost it, and yet know that it was begun."""
+    copy = JournalCopy(pending, owner=pending.fence())
+    copy.begin()
+    copy.set_horizon(200, planned_ms=100)
+    ends = {
+        "complete": partial(copy.complete, {"s/0": 5}, journals="s", begun=True),
+        "horizon": partial(copy.set_horizon, 200, planned_ms=200, begun=True),
+    }
+    shard.client.script_flush()  # as a restart does
+    with pytest.raises(StoreWentBack):
+        ends[end]()
+    assert (copy.horizon(), copy.is_one()) == ((200, 100), False)
+    copy.begin()
+    ends[end]()
+    assert copy.horizon() == (200, 200) or copy.is_one()
 
 
 def test_an_old_owner_can_neither_plan_nor_move_the_horizon(pending: Pending, shard: Shard):
@@ -237,6 +258,7 @@ def test_a_shard_that_forgot_a_step_of_the_horizon_is_noticed(redis_url: str, sp
     second.mark("state", {"horizon": before["horizon"], "planned": before["planned"]})
     assert copy.is_even(), "it has not begun there"
     copy.set_horizon(200, planned_ms=100)
+    copy.begin()
     copy.set_horizon(200, planned_ms=200, begun=True)
     assert copy.is_even()
     second.mark("state", {"horizon": before["horizon"], "planned": before["planned"]})

@@ -113,17 +113,17 @@ class JournalCopy:
         """Move the horizon, or (both the same) record that planning has reached it; see the script.
 
         `later` is how many stand in the journals beyond it, if that was counted. `begun`: it was
-        moved there before; raises StoreWentBack if a shard does not know that any more.
+        moved there before; raises StoreWentBack if a shard does not know that any more, or if a
+        server has restarted since `begin`.
         """
         # `horizon` reads the first shard: it begins a step first and ends it last.
         done = horizon_ms == planned_ms
         for shard in reversed(self._pending.shards) if done else self._pending.shards:
             counted = later if shard.number == 0 or later is None else 0
-            script("horizon")(
+            move = script("horizon").armed(self._filling) if begun else script("horizon")
+            move(
                 shard.client,
-                state=shard.keys["state"],
-                touched=shard.keys["touched"],
-                beyond=shard.keys["beyond"],
+                **shard._keys("state", "touched", "beyond"),
                 owner=self._owner,
                 horizon="" if horizon_ms is None else horizon_ms,
                 planned="" if planned_ms is None else planned_ms,
@@ -177,11 +177,13 @@ class JournalCopy:
         *,
         journals: str,
         undecided: Mapping[str, Sequence[int]] | None = None,
+        begun: bool = False,
     ) -> None:
         """Record: every shard has seen its inboxes up to `ends`, and is a copy of `journals`.
 
         But for records that are `undecided`, offsets per source in their order: they are read once
-        more, and nothing else before `ends`.
+        more, and nothing else before `ends`. `begun`: raises StoreWentBack if a server has
+        restarted since `begin`, as it may have lost what was written to it.
         """
         left = undecided or {}
         begins = {
@@ -189,18 +191,36 @@ class JournalCopy:
         }
         flat = [part for pair in begins.items() for part in pair]
         told = {source: msgspec.msgpack.encode((ends[source], left[source])) for source in left}
+        complete = script("complete").armed(self._filling) if begun else script("complete")
         for shard in self._pending.shards:
             also = [part for pair in told.items() for part in pair] if shard.number == 0 else []
-            script("complete")(
+            complete(
                 shard.client,
-                seen=shard.keys["seen"],
-                state=shard.keys["state"],
-                undecided=shard.keys["state"] + ":undecided",
+                **self._completed(shard),
                 owner=self._owner,
                 journals=journals,
                 told=len(also),
                 rest=[*flat, *also],
             )
+
+    def begin(self) -> None:
+        """Schedules are written from here on: see `complete` and `set_horizon`."""
+        nobody = {"owner": "-1"}
+        empty = dict.fromkeys(("horizon", "planned", "later", "begun"), "")
+        for shard in self._pending.shards:
+            complete, move = (script(name).armed(self._filling) for name in ("complete", "horizon"))
+            keys = self._completed(shard)
+            complete.arm(shard.client, **keys, **nobody, journals="", told=0)
+            keys = shard._keys("state", "touched", "beyond")
+            move.arm(shard.client, **keys, **nobody, **empty)
+
+    @property
+    def _filling(self) -> str:
+        return f"{self._pending.space}/{self._owner}/filling"
+
+    def _completed(self, shard: Shard) -> dict[str, str]:
+        state = shard.keys["state"]
+        return {"seen": shard.keys["seen"], "state": state, "undecided": f"{state}:undecided"}
 
     def progress(self) -> dict[str, str]:
         """The progress of filling the store: `step`, `done`, `total`; empty when that is done."""

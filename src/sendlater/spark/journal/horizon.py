@@ -77,6 +77,7 @@ class Horizon:
         until_ms = max(horizon_ms, now_ms + self._span_ms)
         if planned_ms == horizon_ms and planned_ms - now_ms > self._span_ms // 2:
             return False
+        self._copy.begin()
         self._copy.set_horizon(until_ms, planned_ms=planned_ms)
         # What intake has read so far, per shard; it reads the rest with the new horizon.
         seen = self._copy.seen()

@@ -119,6 +119,7 @@ class Filling:
         until_ms = DUE_MS_MAX if horizon_ms is None else self._clock.now_ms() + horizon_ms
         kept_ms = None if horizon_ms is None else until_ms
         self._copy.tell(step="reading", done=0, total=total)
+        self._copy.begin()
         # What intake has seen during a step that was never ended is removed like everything else.
         self._copy.set_horizon(kept_ms, planned_ms=kept_ms)
         self._copy.empty(self._settings.journals)
@@ -147,7 +148,7 @@ class Filling:
         decides = planned.conditional and horizon_ms is None
         left = undecided(without(read(), lost)) if decides else {}
         self._copy.forget_changes()
-        self._copy.complete(flat, journals=self.journals, undecided=left)
+        self._copy.complete(flat, journals=self.journals, undecided=left, begun=True)
         self._copy.tell()
         _log.warning("the store is rebuilt", schedules=planned.written)
         return planned

@@ -94,8 +94,7 @@ class Settings(BaseSettings):
     past: Literal["deliver", "reject"] = "deliver"
     """Whether a schedule that was due before it was written is delivered at once or rejected."""
     past_grace_s: int = Field(0, ge=0)
-    """With past = "reject", how many seconds in the past are still delivered (etf1's grace
-    interval)."""
+    """With past = "reject", seconds in the past still delivered (etf1's grace interval)."""
     keep_input_headers: bool = False
     """Leave scheduler-epoch and the other control headers on delivered records, as etf1 does."""
     max_delay_days: int = Field(3_660, gt=0)
@@ -117,11 +116,13 @@ class Settings(BaseSettings):
     idle_window_ms: int = Field(10_000, ge=500, le=60_000)
     """The longest such batch, as while nothing is due soon."""
     poll_ms: int = Field(10, ge=1, le=1_000)
-    """Pause of a task between two claims while schedules are due: a shorter one makes schedules a
-    few milliseconds less late, and costs more at more than some ten a second. Up to three times as
-    long where claims take long and find many."""
+    """Pause of a task between two claims while schedules are due: a shorter one makes them less
+    late, and costs more. Up to three times as long where claims take long and find many."""
     standby_poll_ms: int = Field(50, ge=1, le=1_000)
     """The same for a lane while another is in the middle of its batch and claims for both."""
+    prefetch_ms: int = Field(5_000, ge=0, le=60_000)
+    """How long before it is due a lane takes in hand what many are due with, so that it leaves at
+    once; it can be cancelled and changed as before. 0: never."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
     """Most schedules in one claim."""
     intake_rows: int = Field(200_000, gt=0)
@@ -151,8 +152,7 @@ class Settings(BaseSettings):
     """If another service is active on the space: true waits until it ends, false takes over from it
     and ends it. Not set: true if an inbox is a journal."""
     lease_ms: int = Field(4_000, ge=1_000, le=60_000)
-    """Only one service on a space is active; after this time without a sign of life it counts as
-    dead."""
+    """Only one service on a space is active; one that is silent for so long counts as dead."""
     margin_ms: int = Field(1_000, ge=0, le=600_000)
     """A cancellation or newer version always takes effect if its inbox acknowledged it this long
     before the due time: schedules due later wait until intake has read the inboxes."""

@@ -13,6 +13,14 @@ CLAIM_COUNT_MAX = 1_000
 """Most schedules in one claim: 1,000 of a million block Redis for 1.7 ms, 10,000 for 18 ms."""
 CLAIM_BYTES_MAX = 8 * 1024 * 1024
 """Payload after which a claim ends: what one answer of Redis and one Arrow batch can hold."""
+PREFETCH_COUNT_MIN = 10_000
+"""A task prefetches where at least so many fall due before its batch ends: fewer are claimed and
+sent in a tenth of a second."""
+PREFETCH_BYTES_MAX = 64 * 1024 * 1024
+"""Arrow data after which a task prefetches no more: 200,000 small messages."""
+RECALLED_MS = 10_000
+"""For how long nothing is prefetched after somebody asked for all that is pending: 100,000
+schedules are read in a third of that."""
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Payload after which a batch claims no more from a shard: after a crash, what must be looked up
 is read into memory."""

@@ -8,10 +8,10 @@ import pytest
 from sendlater.errors import BadSettings, Fenced, NotSupported, StoreWentBack
 from sendlater.model import Record, Schedule
 from sendlater.store import Pending, succession
+from sendlater.store.batch import Batch
 from sendlater.store.codec import pack
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import hold
-from sendlater.store.shard import Batch
 
 DUE_MS = 5
 

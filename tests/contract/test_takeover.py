@@ -9,11 +9,11 @@ from sendlater.errors import Fenced, StoreWentBack
 from sendlater.model import Origin, Record, Schedule
 from sendlater.store import Pending, Shard
 from sendlater.store.at_work import HANDOVERS_MAX, STANDBY_MS, services
+from sendlater.store.batch import Batch
 from sendlater.store.codec import pack
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy, hold
 from sendlater.store.scripts import script
-from sendlater.store.shard import Batch
 from sendlater.store.unsettled import settle_some, unsettled
 
 

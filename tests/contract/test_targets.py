@@ -104,7 +104,7 @@ class Here:
             while (
                 got := shard.claim(batch, owner=self.owner, now_ms=batch.end_ms, count_max=1_000)
             ).ids:
-                refused = task._refused(got, unpack_columns(got.packed))
+                refused = task.targets.refused(got, unpack_columns(got.packed))
                 rows = list(zip(got.ids, got.packed, strict=True))
                 shard.set_aside(batch, [rows[i][0] for i in refused])
                 sent += [unpack(*row) for i, row in enumerate(rows) if i not in refused]
@@ -149,10 +149,10 @@ def test_a_store_that_is_emptied_after_a_claim_refuses_nothing_of_it(here):
     task = ShardTask(here.lane, shard, None, here.part(shard, batch), here.clock)
     asked = {"owner": here.owner, "now_ms": batch.end_ms, "count_max": 1}
     got = shard.claim(batch, **asked)
-    assert task._refused(got, unpack_columns(got.packed)) == set()
+    assert task.targets.refused(got, unpack_columns(got.packed)) == set()
     shard.client.delete(shard.keys["targets"])
-    task.targets_until_ms = 0
-    assert task._refused(got, unpack_columns(got.packed)) == set()
+    task.targets._until_ms = 0
+    assert task.targets.refused(got, unpack_columns(got.packed)) == set()
 
 
 def test_a_row_that_cannot_be_read_keeps_nobody_there(here):

@@ -544,6 +544,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (sink, "TaskContext", SimpleNamespace(get=task_context)),
         *((module, "PARK_COUNT_MAX", PARK_ROWS) for module in (bundle, park_task)),
         (targets, "CALM_MS", 500),
+        *((module, "PREFETCH_COUNT_MIN", 2) for module in (claim_task, due_source)),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         (takeover, "CrashLookup", SimulatedRecovery),
         (queries, "start_lane", simulation.start_lane),

@@ -24,6 +24,8 @@ from world import substituted
 
 from sendlater.service import service
 from sendlater.spark.delivery import arrived, expired
+from sendlater.spark.delivery.claim_task import ShardTask
+from sendlater.spark.delivery.prefetched import Prefetched
 from sendlater.spark.intake import park_task
 from sendlater.spark.journal.rebuild import Filling
 from sendlater.store import scripts, shard
@@ -92,6 +94,7 @@ def mutated(patches: tuple[Patch, ...], directory: Path) -> Iterator[None]:
 
 QUIET = Focus(faults=())
 LATE = Focus(faults=("overtaken",))
+AHEAD = Focus(faults=(), plan={"journal": False, "per_second": 0})
 ALIVE = Focus(faults=("kill", "task-dies", "freeze"))
 RECURRING = Focus(
     faults=("kill", "freeze"),
@@ -370,6 +373,33 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     "a retry is forgotten as soon as it is delivered": (
         QUIET,
         (lua("park", "return is_new or is_same", "return true"),),
+    ),
+    "what is prefetched leaves although it was cancelled": (
+        AHEAD,
+        (python(Prefetched.drop, "recalled, self._count", "recalled, 0"),),
+    ),
+    "what is prefetched stands beside its next version": (
+        AHEAD,
+        (lua("park", "    recall(ids)\n", ""),),
+    ),
+    "what is prefetched leaves before intake has caught up": (
+        replace(AHEAD, faults=("intake-stuck",)),
+        (
+            lua("claim", "max(ripe_ms or until_ms, until_ms)", "max(ripe_ms or now_ms, now_ms)"),
+            lua("claim", "if take_ms > until_ms then", "if take_ms > now_ms then"),
+        ),
+    ),
+    "what is prefetched when a lane stops counts as delivered": (
+        replace(AHEAD, faults=("stop", "handover")),
+        (python(ShardTask.batches, "if self.prefetched:", "if False:"),),
+    ),
+    "a second attempt delivers what the first has prefetched": (
+        replace(AHEAD, faults=("task-dies", "speculate")),
+        (python(shard.Shard.attempt, "self.recall(batch.name, attempt=attempt)", "pass"),),
+    ),
+    "what a second attempt claims can be taken back when it has left": (
+        replace(AHEAD, faults=("task-dies", "speculate")),
+        (lua("recall", " and attempt ~= ''", " and false"),),
     ),
     "claims before it is due": (
         QUIET,

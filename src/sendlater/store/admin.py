@@ -14,6 +14,7 @@ from sendlater.limits import (
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
     PAGE_COUNT_MAX,
+    RECALLED_MS,
     RESERVED_MS,
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
@@ -127,8 +128,12 @@ class Admin:
                 return found
 
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
-        """Every schedule that passes, in due order, up to `count_max`. Each shard is read page by
-        page as far as it is needed, so that no row is read twice."""
+        """Every schedule that passes, in due order, up to `count_max`, also what lanes have
+        prefetched. Each shard is read page by page as far as it is needed, so that no row is read
+        twice."""
+        until_ms = time.time_ns() // 1_000_000 + RECALLED_MS
+        for shard in self.pending.shards:
+            shard.recall_all(until_ms=until_ms)
         places = product(self.pending.shards, (0, LIMITED_MS))
         each = [_rows(shard, shift_ms, wanted) for shard, shift_ms in places]
         merged = heapq.merge(*each, key=itemgetter(0))

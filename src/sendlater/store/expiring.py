@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from sendlater.model import Schedule
+from sendlater.store.batch import Batch
 from sendlater.store.codec import pack
 from sendlater.store.scripts import script
-from sendlater.store.shard import Batch, Shard
+from sendlater.store.shard import Shard
 
 
 def expire(

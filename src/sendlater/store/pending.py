@@ -6,11 +6,11 @@ A shard is a handful of keys with one hash tag, so that each verb is one atomic 
 counters), `wake` (stream that waiting tasks watch), `batches` (hash batch -> lane) and one hash per
 batch, `aside` (rows whose target must be checked), `targets` (hash topic -> model.Target), `wanted`
 (targets not checked yet), `batches-attempts` (hash batch -> the task attempt that claims into it,
-or `closed`), `changes` (sorted set of changes made here whose copies intake has not read:
-lua/move.lua), `once` (sorted set id -> until when that condition remembers it: see lua/park.lua,
-and beside it the hash `once:asker`, id -> the record of a journal that asked), `tally` (hash of
-counters that only people and metrics read) and `recent` (list of the last few deliveries, for
-people). Journals add `touched` and `beyond` (ids that intake has seen while the horizon moves),
+or `closed`), `batches-ripe` (hash batch -> until when it may deliver what it has prefetched, and
+beside it what was recalled), `changes` (sorted set of changes made here whose copies intake has not
+read: lua/move.lua), `once` (sorted set id -> until when that condition remembers it: see
+lua/park.lua, and beside it `once:asker`), `tally` (hash of counters) and `recent` (list of the last
+deliveries). Journals add `touched` and `beyond` (ids that intake has seen while the horizon moves),
 `overtaken` and `surplus` (what must be written to journals: see spark/journal/rewrite.py).
 """
 
@@ -26,12 +26,13 @@ from typing import Any
 from sendlater.errors import Fenced
 from sendlater.limits import KEPT_LANE
 from sendlater.model import PAUSED_MS, Cancelled, Schedule, Target
+from sendlater.store.batch import Batch
 from sendlater.store.codec import LIMITED_MS, pack, unpack_found
 from sendlater.store.connection import Clients, answering, connect, server_of
 from sendlater.store.pages import look
 from sendlater.store.places import require_layout, require_same
 from sendlater.store.scripts import script
-from sendlater.store.shard import Batch, Shard
+from sendlater.store.shard import Shard
 
 FENCE_ATTEMPTS_MAX = 10
 """A start gives up after it has lost the race for a space to this many others."""

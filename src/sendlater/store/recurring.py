@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sendlater.model import Schedule
+from sendlater.store.batch import Batch
 from sendlater.store.codec import pack, with_due
 from sendlater.store.scripts import script
-from sendlater.store.shard import Batch, Shard
+from sendlater.store.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Cluster: docs/reference/keys.md describes each key.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from sendlater.limits import (
@@ -16,6 +16,7 @@ from sendlater.limits import (
     RELEASE_COUNT_MAX,
 )
 from sendlater.model import Schedule, Target
+from sendlater.store.batch import NOT_AHEAD, OVERTAKEN, Ahead, Batch, Claim
 from sendlater.store.codec import pack
 from sendlater.store.connection import Clients, answering
 from sendlater.store.scripts import script
@@ -23,52 +24,6 @@ from sendlater.store.wakeup import Wake
 
 CLOSED = "closed"
 """The answer to an attempt at a batch that takes no more rows."""
-OVERTAKEN = 0xD3
-"""First byte of a claimed row whose id was written again or cancelled since; 0xCF otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch of a lane. `run` fences off tasks of dead queries. `number` orders the batches of a
-    run (-1: their ends do), because a clock that goes back may give the same end twice."""
-
-    lane: int
-    run: int
-    end_ms: int
-    number: int = -1
-
-    @property
-    def order(self) -> int:
-        """Higher than that of every batch before it in the same run."""
-        return self.number if self.number >= 0 else self.end_ms
-
-    @property
-    def name(self) -> str:
-        """Unique within a shard."""
-        return f"{self.lane}:{self.run}:{self.order}:{self.end_ms}"
-
-    @classmethod
-    def named(cls, name: str) -> "Batch":
-        """The batch with this name."""
-        lane, run, number, end_ms = (int(part) for part in name.split(":"))
-        return cls(lane, run, end_ms, number)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a claim found: rows, and when the next one is due."""
-
-    ids: list[bytes]
-    packed: list[bytes]
-    next_due_ms: int | None = None
-    draining: bool = False
-    held: bool = False
-    """Something is due, but waits until intake has read what is on the inboxes."""
-    heir: bool = False  # the space is still another's
-    waited_ms: dict[bytes, int] = field(default_factory=dict)
-    """How long rows have waited for the limit of their topic."""
-    waiting: list[tuple[bytes, int, int | None]] = field(default_factory=list)
-    """Limited topics: how many rows wait, and when the next token counts; None: none is left."""
 
 
 class Shard:
@@ -147,6 +102,7 @@ class Shard:
         ).decode()
         if stands == CLOSED:
             return None
+        self.recall(batch.name, attempt=attempt)
         return self.claimed(batch) if stands == "open" else Claim([], [])
 
     def _at_work(self, batch: Batch, attempt: str) -> dict[str, Any]:
@@ -168,6 +124,7 @@ class Shard:
         attempt: str = "",
         bytes_max: int = CLAIM_BYTES_MAX,
         limits: Sequence[Any] = (),
+        ahead: Ahead = NOT_AHEAD,
     ) -> Claim:
         """Move what is due into `batch`, oldest first. `limits`: see `Waiting.given`.
 
@@ -181,18 +138,23 @@ class Shard:
             now_ms=now_ms,
             count_max=count_max,
             bytes_max=bytes_max,
+            ahead_ms=ahead.to_ms,
+            ahead_min=ahead.count_min,
+            holds_ahead="1" if ahead.holds or ahead.to_ms else "",
             rest=[*limits],
         )
         if got in (answers := (b"draining", b"held", b"heir")):
             return Claim([], [], None, *(got == one for one in answers))
         rows = got if isinstance(got, list) else [got]
-        waited, waiting = rows.pop() if isinstance(rows[-1], list) else ((), ())
+        waited, waiting, *of_ahead = rows.pop() if isinstance(rows[-1], list) else ((), ())
         next_due = rows.pop()
         claim = Claim(rows[::2], rows[1::2], int(float(next_due)) if next_due else None)
         if waiting:
             claim.waited_ms.update(zip(waited[::2], waited[1::2], strict=True))
             nexts = (int(at) if at else None for at in waiting[2::3])
             claim.waiting.extend(zip(waiting[::3], waiting[1::3], nexts, strict=True))
+        for ripe_ms, *recalled in of_ahead:
+            return replace(claim, ripe_ms=int(ripe_ms), recalled=recalled)
         return claim
 
     def arm(self, name: str) -> None:
@@ -211,9 +173,10 @@ class Shard:
     def _refused_claim(self) -> dict[str, Any]:
         """Arguments of a claim that is always refused, because it names no run of any lane."""
         words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
+        ahead = {"ahead_ms": 0, "ahead_min": 0, "holds_ahead": ""}
         numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
         keys = self._keys("due", "record", "state", "batches", "limits", "touched")
-        return keys | words | numbers | {"run": "none", "batch": self._batch_key("")}
+        return keys | words | numbers | ahead | {"run": "none", "batch": self._batch_key("")}
 
     def close(self, batch: Batch, *, owner: int, attempt: str) -> None:
         """Close a batch to further claims. Raises LaneEnded if another attempt is at work."""
@@ -224,6 +187,38 @@ class Shard:
             name=batch.name,
             attempt=attempt,
         )
+
+    def recall(self, name: str, *, until_ms: int | None = None, attempt: str = "") -> None:
+        """Put what a batch has prefetched back to pending, in steps. With `until_ms` nothing is
+        prefetched on this shard until then; with an empty name that is all. `attempt`: the one that
+        begins, if that is why."""
+        cursor = b"0"
+        while cursor:
+            cursor = script("recall")(
+                self.client,
+                **self._keys("due", "record", "state", "wake", "batches"),
+                name=name,
+                cursor=cursor,
+                count_max=RELEASE_COUNT_MAX,
+                until_ms="" if until_ms is None else until_ms,
+                attempt=attempt,
+            )
+            cursor = b"" if cursor == b"0" else cursor
+
+    def recall_all(self, *, until_ms: int) -> None:
+        """The same for all batches, so that for a moment all that is not due is pending."""
+        self.recall("", until_ms=until_ms)
+        with answering():
+            names = self.client.hkeys(f"{self.keys['batches']}-ripe")
+        for name in names:
+            self.recall(name.decode())
+
+    def rows(self, batch: Batch, ids: Sequence[bytes]) -> Claim:
+        """These rows of a batch; without those that are not there any more."""
+        with answering():
+            found = self.client.hmget(self._batch_key(batch.name), ids)
+        pairs = [(i, row) for i, row in zip(ids, found, strict=True) if row and row[0] != OVERTAKEN]
+        return Claim([i for i, _ in pairs], [row for _, row in pairs])
 
     def claimed(self, batch: Batch) -> Claim:
         """What a batch holds already, in due order, for a task that starts again.

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from sendlater.limits import KEPT_LANE, RELEASE_COUNT_MAX
 from sendlater.model import Schedule
+from sendlater.store.batch import OVERTAKEN, Batch
 from sendlater.store.codec import unpack
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 from sendlater.store.scripts import script
-from sendlater.store.shard import OVERTAKEN, Batch, Shard
+from sendlater.store.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,12 @@ class Unsettled:
 
 
 def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettled]:
-    """Batches left behind, of one lane or of all; without what is kept."""
+    """Batches left behind, of one lane or of all; without what is kept, and without what they have
+    prefetched, which goes back to pending."""
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
             if lane == of_lane or (lane is None and of_lane < KEPT_LANE):
+                shard.recall(name)
                 batch = read_batch(shard, name)
                 if batch.ids:
                     yield batch

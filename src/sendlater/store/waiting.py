@@ -19,8 +19,9 @@ from sendlater.store.scripts import script
 
 if TYPE_CHECKING:
     from sendlater.config_tables import Limit
+    from sendlater.store.batch import Claim
     from sendlater.store.pending import Pending
-    from sendlater.store.shard import Claim, Shard
+    from sendlater.store.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)

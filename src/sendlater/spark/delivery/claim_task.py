@@ -2,27 +2,28 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sendlater.clock import Clock
 from sendlater.limits import (
-    ADDED_BYTES_MAX,
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,
     CLAIM_COUNT_MAX,
+    PREFETCH_COUNT_MIN,
     WAIT_MS_MAX,
 )
-from sendlater.model import Target
 from sendlater.spark.delivery.arrived import not_arrived
 from sendlater.spark.delivery.executor_clock import require_clock
 from sendlater.spark.delivery.expired import expired_rows, take_out
-from sendlater.spark.delivery.lateness import LatenessReport
+from sendlater.spark.delivery.known_targets import KnownTargets, Needs
+from sendlater.spark.delivery.lateness import NO_WAITS, LatenessReport
+from sendlater.spark.delivery.prefetched import Chunk, Prefetched
 from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.pipe import pass_on
 from sendlater.spark.spans import spans_of
-from sendlater.store import Batch, Claim, Shard
-from sendlater.store.codec import unpack
+from sendlater.store import Ahead, Batch, Claim, Shard
+from sendlater.store.codec import EXPIRES
 from sendlater.store.expiring import expire
 from sendlater.store.recurring import renew
 from sendlater.store.succession import shares
@@ -36,13 +37,13 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice, leads, pause_ms
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
-TARGETS_REFRESH_MS = 200
-"""How long a task uses its copy of the known target topics."""
 TRIAL_COUNT, TRIAL_PAUSE_MS = 3, 50
 """What is claimed, and how often, while the last owner still delivers: the first deliveries of a
 JVM take long, so they are few."""
 HELD_PAUSE_MS = 20
 """Pause before a task tries again to claim what waits for intake."""
+PREFETCH_LOOK_MS = 100
+"""How often a task that holds nothing looks whether there is something to prefetch."""
 TOOK_WEIGHT = 0.25
 """Of the last claim in what a claim takes."""
 
@@ -60,8 +61,7 @@ class ShardTask:
         self.ends_at = clock.elapsed_ms() + left_ms
         self.batch = Batch(lane.lane, lane.run, part.end_ms, part.number)
         self.attempt = uuid.uuid4().hex
-        self.targets: dict[bytes, Target] = {}
-        self.targets_until_ms = 0
+        self.targets = KnownTargets(shard, clock)
         self.told = LatenessReport(shard, clock)
         self.spans = spans_of("deliver", clock)
         rates = rates_of(lane.limits)
@@ -69,6 +69,11 @@ class ShardTask:
         self.on_trial = lane.inherits
         self.took_ms = 0.0
         """What a claim has taken of late, with all that follows until Spark has its rows."""
+        self.prefetched = Prefetched()
+        plain = not (lane.journals or lane.limits or self.spans)
+        self.looks_ahead = plain and lane.prefetch_ms > 0
+        """What is counted, planned or traced as it is claimed is not claimed ahead."""
+        self.look_ahead_ms = self.latest_ms = 0
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -78,10 +83,13 @@ class ShardTask:
             open_with = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
             got = self.shard.claimed(self.batch) if open_with is None else open_with
             if got.ids:
+                self.looks_ahead = False
                 yield from self._again(self._not_arrived(got))
             if open_with is None:
                 return
             yield from self._claims(len(got.ids), sum(map(len, got.packed)))
+            if self.prefetched:
+                self.shard.recall(self.batch.name)
             self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)
         finally:
             self.told.flush()
@@ -99,26 +107,32 @@ class ShardTask:
             yield from self._arrow(Claim(got.ids[chunk], got.packed[chunk]))
 
     def _claims(self, count: int, size: int) -> "Iterator[pa.RecordBatch]":
-        while count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
+        while (room := count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX) or self.prefetched:
             now_ms, began_ms = self.clock.now_ms(), self.clock.elapsed_ms()
             ending = now_ms >= self.end_ms or began_ms >= self.ends_at
             self.on_trial = self.on_trial and shares(self.shard, self.lane.owner)
+            count_max = TRIAL_COUNT if self.on_trial else self.lane.claim_count
             got = self.shard.claim(
                 self.batch,
                 owner=self.lane.owner,
                 now_ms=min(now_ms, self.end_ms),
-                count_max=TRIAL_COUNT if self.on_trial else self.lane.claim_count,
+                count_max=count_max if room else 0,
                 attempt=self.attempt,
                 limits=self.waiting.given(),
+                ahead=self._ahead(now_ms),
             )
             if got.draining:
                 return
             reserved = self.waiting.reserved(got, min(now_ms, self.end_ms))
             next_ms = self.waiting.sooner(got.next_due_ms)
-            if got.ids:
-                count += len(got.ids)
-                size += sum(map(len, got.packed))
+            count += len(got.ids)
+            size += sum(map(len, got.packed))
+            if got.ripe_ms is not None:
+                yield from self._ripe(got)
+                next_ms = min(next_ms or self.end_ms, self.prefetched.next_ms or self.end_ms)
+            elif got.ids:
                 yield from self._arrow(got)
+            if got.ids:
                 self.took_ms += TOOK_WEIGHT * (self.clock.elapsed_ms() - began_ms - self.took_ms)
                 if self.on_trial:
                     time.sleep(TRIAL_PAUSE_MS / 1000)
@@ -132,10 +146,48 @@ class ShardTask:
                 # The wake that comes with the space must be answered at once, others now and then.
                 time.sleep(HELD_PAUSE_MS / 1000)
                 self.wake.wait(min(max(self.end_ms - now_ms, SPIN_MS), WAIT_MS_MAX))
-            elif got.held:
+            elif got.held or (got.ripe_ms is not None and (next_ms or now_ms + 1) <= now_ms):
                 self.wake.wait(HELD_PAUSE_MS)
             else:
                 self._wait(next_ms, now_ms)
+
+    def _ahead(self, now_ms: int) -> Ahead:
+        """What may be prefetched now. Nothing while a clock that went back has not caught up: what
+        has left would look as if it were not due."""
+        caught_up, self.latest_ms = now_ms >= self.latest_ms, max(now_ms, self.latest_ms)
+        began = self.prefetched.began
+        may = self.looks_ahead and caught_up and not (self.on_trial or self.prefetched.is_full)
+        if not may or now_ms < self.look_ahead_ms:
+            return Ahead(holds=began)
+        self.look_ahead_ms = now_ms + PREFETCH_LOOK_MS
+        to_ms = min(now_ms + self.lane.prefetch_ms, self.end_ms)
+        return Ahead(to_ms, 1 if self.prefetched else PREFETCH_COUNT_MIN, holds=began)
+
+    def _ripe(self, got: Claim) -> "Iterator[pa.RecordBatch]":
+        """Keep what a claim has found ahead, and yield all that is due by it."""
+        self.prefetched.drop(got.recalled)
+        if got.ids:
+            self.prefetched.put(self._chunk(got))
+        if len(got.ids) == self.lane.claim_count:
+            self.look_ahead_ms = 0
+        for chunk in self.prefetched.ripe(got.ripe_ms or 0):
+            if chunk.sent is not None and self._takes(chunk.needs):
+                yield from self._pass(chunk.sent, chunk.ids, chunk.due_ms, chunk.topics)
+            elif (again := self.shard.rows(self.batch, chunk.ids)).ids:
+                yield from self._arrow(again)
+
+    def _takes(self, needs: Needs) -> bool:
+        if self.lane.check_targets:
+            return self.targets.take_all(needs)
+        return not needs.placed  # a partition that its topic on Redis may not have
+
+    def _chunk(self, got: Claim) -> Chunk:
+        from sendlater.spark.arrow_rows import KIND, to_sent, unpack_columns
+
+        columns = unpack_columns(got.packed)
+        sent = to_sent(got.ids, columns) if max(columns[KIND]) < EXPIRES else None
+        needs = Needs.of(got.ids, got.packed, columns)
+        return Chunk(got.ids, columns[0], columns[1], needs, sent)
 
     def _leads(self, now_ms: int) -> bool:
         lane = self.lane
@@ -148,12 +200,12 @@ class ShardTask:
         """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
         pauses_ms = self.lane.standby_poll_ms
-        if self._leads(now_ms):
+        if self.prefetched or self._leads(now_ms):
             pauses_ms = pause_ms(self.lane.poll_ms, count=count, took_ms=self.took_ms)
         left_ms = min(self.end_ms, max(next_ms, now_ms + pauses_ms)) - now_ms
         woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
         # Whoever led when the wait began may have ended its batch since.
-        if woken and not self._leads(self.clock.now_ms()):
+        if woken and not (self.prefetched or self._leads(self.clock.now_ms())):
             time.sleep(self.lane.standby_poll_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
@@ -169,12 +221,12 @@ class ShardTask:
         renew(self.shard, self.batch, again, owner=self.lane.owner, attempt=self.attempt)
 
     def _rows(self, got: Claim, columns: list[Sequence[Any]]) -> "Iterator[pa.RecordBatch]":
-        from sendlater.spark.arrow_rows import KIND, filler
+        from sendlater.spark.arrow_rows import KIND
 
         ids, packed = got.ids, got.packed
         left_out = self._expired(got, columns[KIND])
         if self.lane.check_targets:
-            refused = self._refused(got, columns) - left_out
+            refused = self.targets.refused(got, columns) - left_out
             if refused:
                 self.shard.set_aside(self.batch, [ids[i] for i in refused], attempt=self.attempt)
                 left_out |= refused
@@ -190,15 +242,28 @@ class ShardTask:
             rows = (row or () for row in columns[5])
             pairs = (zip(row[::2], row[1::2], strict=True) for row in rows)
             self.spans.take(ids, columns[0], columns[1], pairs)
-        yield self._leaving(ids, packed, columns)
+        leaving = self._leaving(ids, packed, columns)
+        yield from self._pass(leaving, ids, columns[0], columns[1], got.waited_ms)
+        if self.spans:
+            self.spans.end()
+
+    def _pass(
+        self,
+        leaving: "pa.RecordBatch",
+        ids: Sequence[bytes],
+        due_ms: Sequence[int],
+        topics: Sequence[bytes],
+        waited_ms: Mapping[bytes, int] = NO_WAITS,
+    ) -> "Iterator[pa.RecordBatch]":
+        from sendlater.spark.arrow_rows import filler
+
+        yield leaving
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows, sent=True)
         yield filler(0, sent=not self.lane.journals)
         pass_on()
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
-        self.told.delivered(ids, columns[0], columns[1], got.waited_ms)
-        if self.spans:
-            self.spans.end()
+        self.told.delivered(ids, due_ms, topics, waited_ms)
 
     def _recurring(self, got: Claim, kinds: Sequence[int]) -> tuple[Claim, list[bytes]] | None:
         """The claim with occurrences of what recurs, and its ids; None if nothing does."""
@@ -248,47 +313,3 @@ class ShardTask:
         owner = self.lane.owner
         expire(self.shard, self.batch, instead.items(), owner=owner, attempt=self.attempt)
         return {n for n, one in enumerate(got.ids) if one in instead}
-
-    def _refused(self, got: Claim, columns: list[Sequence[Any]]) -> set[int]:
-        """Rows of which it is not known that their target takes them; an old list is read again.
-
-        Nearly always one check of the whole claim is enough; only unusual rows are measured.
-        """
-        ids, packed = got.ids, got.packed
-        topics, partitions, keys, sources = columns[1], columns[2], columns[3], set(columns[7])
-        now_ms = self.clock.now_ms()
-        wanted = set(topics)
-        if now_ms >= self.targets_until_ms or not wanted <= self.targets.keys():
-            # An emptied store knows none. What was claimed before is delivered: a later occurrence
-            # of its schedule may have told the journal already where the plan stands.
-            self.targets = self.shard.targets() or self.targets
-            self.targets_until_ms = now_ms + TARGETS_REFRESH_MS
-        known = self.targets
-        copies = {copy.encode() for topic in sources & known.keys() for copy in known[topic].copies}
-        given = [known[topic] for topic in (wanted | copies) & known.keys()]
-        # A delivered record has its id in three places at most.
-        bytes_max = min((target.record_bytes_max for target in given), default=0) - ADDED_BYTES_MAX
-        keyless = None in keys and any(target.compacted for target in given)
-        longest = max(map(len, packed)) + 3 * max(map(len, ids))
-        clear = longest <= bytes_max and not keyless and partitions.count(None) == len(ids)
-        if clear and wanted <= known.keys():
-            return set()
-
-        def stands_out(i: int) -> bool:
-            return (
-                len(packed[i]) + 3 * len(ids[i]) > bytes_max
-                or (keyless and keys[i] is None)
-                or (partitions[i] or 0) >= known[topics[i]].partitions
-            )
-
-        return {
-            i
-            for i, topic in enumerate(topics)
-            if topic not in known or (stands_out(i) and self._is_refused(ids[i], packed[i]))
-        }
-
-    def _is_refused(self, schedule_id: bytes, packed: bytes) -> bool:
-        from sendlater.spark.delivery.refusal import refusal
-
-        schedule = unpack(schedule_id, packed)
-        return refusal(schedule, lambda topic: self.targets.get(topic.encode())) is not None

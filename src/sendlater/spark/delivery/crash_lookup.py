@@ -29,10 +29,10 @@ from sendlater.spark.journal.rewrite import write_again
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.topic_reads import deliveries, readable_topics, records_since
 from sendlater.store import Batch, Pending
+from sendlater.store.batch import OVERTAKEN
 from sendlater.store.codec import pack, unpack, with_due
 from sendlater.store.connection import answering
 from sendlater.store.recurring import Recurring, recur
-from sendlater.store.shard import OVERTAKEN
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
 # Arrow is imported where it is used: a start that has nothing to look up needs none.

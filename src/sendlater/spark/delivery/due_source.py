@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.limits import LANES_MAX
+from sendlater.limits import LANES_MAX, PREFETCH_COUNT_MIN
 from sendlater.spark.delivery.lane import (
     LEAD_MS,
     PAUSES_A_BATCH,
@@ -77,6 +77,8 @@ class DueReader(DataSourceStreamReader):
             length_ms=length_ms,
             lead_ms=lead_ms,
         )
+        if number > WARM_UP_BATCHES:
+            end_ms = self._later_ms(pending, start, now_ms, end_ms)
         return {"batch": number, "from_ms": now_ms, "end_ms": end_ms}
 
     def _safe_ms(self, pending: "Pending", start: dict[str, int], now_ms: int) -> int:
@@ -88,6 +90,22 @@ class DueReader(DataSourceStreamReader):
         least = RISK_COUNT / lane.idle_window_ms
         per_ms = max(due / lane.lanes / lane.idle_window_ms, held / last_ms, least)
         return round(RISK_COUNT / per_ms)
+
+    def _later_ms(self, pending: "Pending", start: dict[str, int], now_ms: int, end_ms: int) -> int:
+        """The end of a batch that is to end at `end_ms`; some windows later where many are due with
+        something, so that it has time to prefetch, and has no more than RISK_COUNT rows before its
+        last window."""
+        lane, last = self.lane, self._batch(start)
+        many, held = pending.at_risk(now_ms + lane.idle_window_ms, last)
+        if not lane.prefetch_ms or many < PREFETCH_COUNT_MIN:
+            return end_ms
+        held_per_ms = held / max(1, start["end_ms"] - start["from_ms"])
+        while end_ms + lane.window_ms <= now_ms + lane.idle_window_ms:
+            early, _ = pending.at_risk(end_ms, last)
+            if max(early / lane.lanes, held_per_ms * (end_ms - now_ms)) > RISK_COUNT:
+                break
+            end_ms += lane.window_ms
+        return end_ms
 
     def _batch(self, at: dict[str, int]) -> "Batch":
         from sendlater.store import Batch

@@ -98,7 +98,8 @@ class RecordByRecord:
             id: schedule
             for batch in batches
             for id, packed in zip(batch.ids, batch.packed, strict=True)
-            if not has_expired(schedule := unpack(id, packed), now_ms=now_ms)
+            if (schedule := unpack(id, packed)).due_ms <= now_ms
+            and not has_expired(schedule, now_ms=now_ms)
             and not schedule.plan
             and isinstance(self._targets.known(schedule.record.topic), Target)
         }

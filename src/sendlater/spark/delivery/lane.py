@@ -47,6 +47,7 @@ class Lane:
     standby_poll_ms: int
     claim_count: int
     check_targets: bool
+    prefetch_ms: int = 0
     filler_rows: int = 0
     dead_topic: str = ""
     """Topic for what has expired; empty: it is dropped."""
@@ -82,7 +83,7 @@ class Lane:
         from sendlater.store.waiting import rates_text
 
         same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
-        more = ("poll_ms", "standby_poll_ms", "claim_count")
+        more = ("poll_ms", "standby_poll_ms", "claim_count", "prefetch_ms")
         return cls(
             redis_url=redis_url,
             owner=owner,
@@ -111,6 +112,7 @@ class Lane:
             poll_ms=int(options.get("poll_ms", 2)),
             standby_poll_ms=int(options.get("standby_poll_ms", 2)),
             claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
+            prefetch_ms=int(options.get("prefetch_ms", 0)),
             check_targets=options.get("check_targets", "false") == "true",
             filler_rows=int(options.get("filler_rows", 0)),
             dead_topic=options.get("dead_topic", ""),

@@ -1,8 +1,8 @@
 -- Cancel schedules.
 --
--- keys: due record state batches changes aside touched
+-- keys: due record state batches changes aside touched wake
 -- args: now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: tags
+-- uses: tags recall
 -- rest: id version change, id version change, ...
 -- sealed: refuses
 -- full: goes on
@@ -51,6 +51,11 @@ local function cancelled(id, version, change)
     return 'cancelled'
 end
 
+local asked = {}
+for i = rest, #ARGV, 3 do
+    asked[#asked + 1] = ARGV[i]
+end
+recall(asked)
 local answers = {}
 for i = rest, #ARGV, 3 do
     answers[#answers + 1] = cancelled(ARGV[i], ARGV[i + 1], ARGV[i + 2])

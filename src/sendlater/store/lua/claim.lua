@@ -1,7 +1,7 @@
 -- Move schedules that are due into one batch, oldest first.
 --
 -- keys: due record state batches batch limits touched
--- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number
+-- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number ahead_ms:number ahead_min:number holds_ahead
 -- uses: tags waiting
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
 --       caller; from_ms and count are tokens reserved since the last call (see reserve)
@@ -16,6 +16,12 @@
 --          With limits, if anything waits for one, there is one element more: {{id, waited_ms, ...} of rows
 --          that have waited, {topic, how many wait, when the next token counts ('': none left), ...}}
 --
+-- With an ahead_ms after now_ms, and where at least ahead_min are due until then, it also takes what is due
+-- until then: it prefetches. What a batch has prefetched is a row like any other, but goes back to pending
+-- when somebody changes or cancels it (see parts/recall.lua), until it is ripe: due by a later claim into this
+-- batch. With holds_ahead (not '') the batch may hold such rows. Then there is always one element more, {_, _,
+-- {ripe_ms, id, ...}}: the caller may deliver what is due until ripe_ms, but none of these ids, which went back.
+--
 -- What is for a limited topic waits (see parts/waiting.lua) until there is a token, unless its due time
 -- has half a millisecond more: so it was asked for at once (see Move).
 --
@@ -24,7 +30,7 @@
 -- attempt that another one has followed, and for every caller once the batch is closed or settled.
 -- Removes before it writes: at its memory limit Redis lets a script begin only with what frees memory.
 
-local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left', 'planned')
+local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left', 'planned', 'recalled')
 if standing[1] ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
 end
@@ -46,10 +52,29 @@ if standing[4] == standing_owner then
 end
 local until_ms = math.min(now_ms, tonumber(standing[5] or '') or math.huge)
 
-local ids = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
+local ahead
+if holds_ahead ~= '' then
+    local ripe_ms = tonumber(redis.call('HGET', batches .. '-ripe', name) or '')
+    ahead = {math.max(ripe_ms or until_ms, until_ms)}
+    if ripe_ms then
+        redis.call('HSET', batches .. '-ripe', name, ahead[1])
+        for _, id in ipairs(redis.call('SMEMBERS', batches .. '-recalled:' .. name)) do
+            ahead[#ahead + 1] = id
+        end
+        redis.call('UNLINK', batches .. '-recalled:' .. name)
+    end
+end
+local take_ms = until_ms
+if ahead_ms > now_ms and now_ms >= (tonumber(standing[9] or '') or 0) then
+    if redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms) >= ahead_min then
+        take_ms = ahead_ms
+    end
+end
+
+local ids = redis.call('ZRANGEBYSCORE', due, '-inf', take_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
 local limited = rest <= #ARGV and waiting()
 local waits = limited and redis.call('EXISTS', limits) == 1
-if #ids == 0 then
+if #ids == 0 and not ahead then
     local next_ms = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
     if next_ms and tonumber(next_ms) <= now_ms and not waits then
         return 'held'
@@ -99,7 +124,7 @@ for first = 1, #ids, 2 * step do
         break
     end
 end
-local told = {{}, {}}
+local told = {{}, {}, ahead}
 if waits and owner == standing_owner then
     local room = math.max(count_max - #names, 100)
     local function take_waiting(id, due_ms, packed, waited_ms)
@@ -126,6 +151,9 @@ if #names > 0 then
     unindex(with_tags)
     redis.call('HSET', batch, unpack(rows))
     redis.call('HSET', batches, name, lane)
+    if take_ms > until_ms then
+        redis.call('HSET', batches .. '-ripe', name, ahead[1])
+    end
     if #unplanned > 0 then
         redis.call('SADD', touched, unpack(unplanned))
     end
@@ -135,7 +163,7 @@ if missed > 0 then
 end
 -- It saves the reader a call that finds nothing.
 rows[#rows + 1] = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or ''
-if #told[2] > 0 then
+if #told[2] > 0 or ahead then
     rows[#rows + 1] = told
 end
 return rows

@@ -14,4 +14,6 @@ if standing ~= attempt and not string.find(standing or '', '^closed') then
     return redis.error_reply('ENDED another attempt works on batch ' .. name)
 end
 redis.call('HSET', batches .. '-attempts', name, 'closed')
+redis.call('HDEL', batches .. '-ripe', name)
+redis.call('UNLINK', batches .. '-recalled:' .. name)
 return 1

@@ -17,7 +17,9 @@ end
 for _, name in ipairs(redis.call('HKEYS', batches)) do
     packed = redis.call('HGET', batches .. ':' .. name, id)
     if packed then
-        return {'claimed', '\207' .. string.sub(packed, 2)}
+        local ripe_ms = tonumber(redis.call('HGET', batches .. '-ripe', name) or '') or math.huge
+        local is_due = struct.unpack('>I8', packed, 2) <= ripe_ms
+        return {is_due and 'claimed' or 'pending', '\207' .. string.sub(packed, 2)}
     end
 end
 return false

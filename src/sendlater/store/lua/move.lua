@@ -2,7 +2,7 @@
 --
 -- keys: due record wake batches changes tally aside state
 -- args: id due_ms:number instead version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: tags
+-- uses: tags recall
 -- sealed: refuses
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, {'paused'}, {'busy'} when too many changes wait for their copies, or
@@ -18,6 +18,7 @@ local created_ms = redis.call('ZSCORE', changes, 'new ' .. id)
 if created_ms and tonumber(created_ms) > now_ms - reserve_ms then
     return {'reserved'}
 end
+recall({id})
 local score = redis.call('ZSCORE', due, id)
 local set_aside = not score and redis.call('HGET', aside, id)
 if not score and not set_aside then

@@ -2,7 +2,7 @@
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside once
 -- args: owner journal rejected_count:number sources:number once_max:number once_kept_ms:number cancelled_max:number
--- uses: holds tags packed elsewhere
+-- uses: holds tags packed elsewhere recall
 -- sealed: refuses
 -- also: reading
 -- rest: source seen_before seen_after for each source, then
@@ -74,6 +74,7 @@ if #ARGV > first then
     for i = first, #ARGV, 3 do
         ids[#ids + 1] = ARGV[i]
     end
+    recall(ids)
     batches_open = redis.call('HKEYS', batches)
 end
 local function look_for(found, key)

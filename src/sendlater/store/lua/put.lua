@@ -2,7 +2,7 @@
 --
 -- keys: due record state wake batches changes aside
 -- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: holds tags
+-- uses: holds tags recall
 -- sealed: refuses
 -- full: refuses
 -- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved
@@ -13,6 +13,7 @@
 -- Otherwise, as in park, a new version ends the earlier ones: a claimed row is marked, so that a crash
 -- does not put it back, and a row set aside is dropped.
 
+recall({id})
 local score = redis.call('ZSCORE', due, id)
 local packed = score and '\207' .. struct.pack('>I8', tonumber(score) % LIMITED) .. redis.call('HGET', record, id)
     or redis.call('HGET', aside, id)

@@ -23,6 +23,8 @@ local left = redis.call('HLEN', batch)
 if left == 0 then
     redis.call('HDEL', batches, name)
     redis.call('HDEL', batches .. '-attempts', name)
+    redis.call('HDEL', batches .. '-ripe', name)
+    redis.call('UNLINK', batches .. '-recalled:' .. name)
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'released', name)
 end
 return left

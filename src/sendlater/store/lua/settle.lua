@@ -13,6 +13,9 @@
 if name == '' then
     return redis.error_reply('ENDED no batch')
 end
+if redis.call('HEXISTS', batches .. '-ripe', name) == 1 then
+    return redis.error_reply('ENDED batch ' .. name .. ' holds what is not due')
+end
 local count = redis.call('HLEN', batch)
 redis.call('UNLINK', batch)
 redis.call('HDEL', batches, name)

@@ -1,0 +1,42 @@
+-- What is prefetched: rows that a batch holds before they are due (see claim). Up to then they go back to
+-- pending when somebody asks for them. Needs tags.
+
+-- Whether a row of a batch is prefetched, where what is due until ripe_ms is not.
+local function is_prefetched(row, ripe_ms)
+    return string.byte(row) == 207 and struct.unpack('>I8', row, 2) > ripe_ms
+end
+
+-- Put rows of a batch back; the task that holds them hears of it before it delivers anything more.
+local function put_back(name, rows)
+    local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or '') or math.huge
+    local earliest = math.huge
+    for id, row in pairs(rows) do
+        local due_ms = struct.unpack('>I8', row, 2)
+        redis.call('HDEL', batches .. ':' .. name, id)
+        redis.call('SADD', batches .. '-recalled:' .. name, id)
+        if redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
+            redis.call('HSET', record, id, string.sub(row, 10))
+            index(id, due_ms, (tags_of(row, 10)))
+            earliest = math.min(earliest, due_ms)
+        end
+    end
+    if earliest < head then
+        redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)
+    end
+end
+
+-- Put back what is prefetched of these ids, in whatever batch.
+local function recall(ids)
+    local ripe = #ids > 0 and redis.call('HGETALL', batches .. '-ripe') or {}
+    for i = 1, #ripe, 2 do
+        local name, rows = ripe[i], {}
+        for n, row in ipairs(redis.call('HMGET', batches .. ':' .. name, unpack(ids))) do
+            if row and is_prefetched(row, tonumber(ripe[i + 1])) then
+                rows[ids[n]] = row
+            end
+        end
+        if next(rows) then
+            put_back(name, rows)
+        end
+    end
+end

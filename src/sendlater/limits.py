@@ -18,9 +18,12 @@ PREFETCH_COUNT_MIN = 10_000
 sent in a tenth of a second."""
 PREFETCH_BYTES_MAX = 64 * 1024 * 1024
 """Arrow data after which a task prefetches no more: 200,000 small messages."""
-RECALLED_MS = 10_000
-"""For how long nothing is prefetched after somebody asked for all that is pending: 100,000
-schedules are read in a third of that."""
+LIST_NEAR_MS = 600_000
+"""What is due later than this from when a list of everything begins is not prefetched before the
+list ends, so that its ids need not be remembered."""
+AHEAD_COUNT_MAX = 1_000
+"""Most rows of a batch that one call looks through for what is prefetched and passes a filter: it
+takes Redis about a millisecond."""
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Payload after which a batch claims no more from a shard: after a crash, what must be looked up
 is read into memory."""
@@ -85,6 +88,9 @@ record waits in the producer for a moment, longer while a partition changes its 
 RESERVED_MS = 60_000
 """How long an id stays reserved if the process that creates a schedule under a condition dies: the
 broker may take half of it to acknowledge the record, and intake the other half to read it."""
+ACKNOWLEDGED_MS = 1_000
+"""How long a broker may take to acknowledge that record: what stands under the id and is due within
+this and `margin_ms` counts as being delivered."""
 TALLY_NAMES_MAX = 500
 """Most counters per shard with a topic's name; further topics share one counter."""
 RETRY_PAUSES_MAX = 100

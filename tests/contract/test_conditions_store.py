@@ -15,7 +15,7 @@ from sendlater.clock import SystemClock
 from sendlater.config import Inbox, Settings
 from sendlater.dialects.recurrence import make_plan
 from sendlater.errors import NotSupported, StoreUnavailable
-from sendlater.limits import RESERVED_MS
+from sendlater.limits import ACKNOWLEDGED_MS, RESERVED_MS
 from sendlater.model import Origin, Record, Schedule
 from sendlater.operations.create_if import create_if
 from sendlater.operations.handed_over import ACK_S
@@ -264,6 +264,26 @@ def test_an_id_that_somebody_else_creates_waits_for_that(pending, monkeypatch):
     shard = pending.shard_of(other.id)
     shard.client.zadd(shard.keys["changes"], {b"new b": SystemClock().now_ms() - RESERVED_MS - 1})
     create_if(operations, other, only_if="absent")
+
+
+@pytest.mark.parametrize("only_if", ["version", "earlier", "absent", "later"])
+@pytest.mark.parametrize("near", [True, False])
+def test_what_is_about_to_be_delivered_is_not_replaced_under_a_condition(pending, only_if, near):
+    """It may be claimed before the record of the new version has been read."""
+    operations = operations_of(pending, journal=False)
+    near_ms = operations.settings.margin_ms + ACKNOWLEDGED_MS
+    due_ms = SystemClock().now_ms() + (near_ms if near else near_ms + 60_000)
+    stands = create_if(operations, schedule(due_ms), only_if="absent")
+    new = schedule(due_ms + (1 if only_if == "later" else -1), b"new")
+    only_if = f"version={stands.version}" if only_if == "version" else only_if
+    if only_if == "later" or not (near or only_if == "absent"):
+        create_if(operations, new, only_if=only_if)
+        assert len(operations.broker.sent) == 2
+        return
+    with pytest.raises(ConditionFailed) as told:
+        create_if(operations, new, only_if=only_if)
+    assert told.value.standing.state is (State.CLAIMED if near else State.PENDING)
+    assert len(operations.broker.sent) == 1
 
 
 def creating(pending, monkeypatch):

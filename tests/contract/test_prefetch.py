@@ -6,7 +6,6 @@ import pytest
 from sent_rows import rows_of
 
 from sendlater.clock import FixedClock
-from sendlater.limits import RECALLED_MS
 from sendlater.model import Cancelled, Expiry, Record, Schedule, State, Target
 from sendlater.spark.delivery import claim_task, due_source, prefetched
 from sendlater.spark.delivery.claim_task import ShardTask
@@ -15,14 +14,15 @@ from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.store import Admin, Ahead, Answer, Batch, Filter, Move, Pending
 from sendlater.store.codec import pack
 from sendlater.store.scripts import LaneEnded
-from sendlater.store.unsettled import unsettled
+from sendlater.store.unsettled import recall_lanes, unsettled
 
 NOW_MS, DUE_MS, LATE_MS = 10_000, 12_000, 13_000
 AHEAD = Ahead(14_000, holds=True)
 
 
 def schedule(id: bytes, due_ms: int = DUE_MS, value: bytes = b"v", **more: object) -> Schedule:
-    record = Record(topic=more.pop("topic", "out"), key=b"k", value=value)
+    named = {"topic": more.pop("topic", "out"), "headers": more.pop("headers", [])}
+    record = Record(key=b"k", value=value, **named)
     return Schedule(id=id, due_ms=due_ms, record=record, dialect="headers", **more)
 
 
@@ -122,20 +122,51 @@ def test_what_is_prefetched_can_be_cancelled_until_it_is_due(held):
     assert held.admin.count(tag="x") == 0
 
 
-def test_many_can_be_cancelled_by_what_they_have_in_common(held):
-    found = held.admin.all(Filter(tag="x"), count_max=9)
-    assert [one.id for one in found] == [b"a"]
-    assert leaves(held) == (LATE_MS, {b"a", b"b"})
-
-
-def test_nothing_is_prefetched_while_somebody_reads_all_that_is_pending(here):
-    here.put(schedule(b"a"), schedule(b"b"))
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (Filter(), [b"a", b"b", b"far"]),
+        (Filter(tag="x"), [b"a"]),
+        (Filter(tag="y"), []),
+        (Filter(id_prefix=b"b"), [b"b"]),
+        (Filter(topic="out"), [b"a", b"b", b"far"]),
+        (Filter(topic="ou"), []),
+        (Filter(from_ms=DUE_MS + 1), [b"far"]),
+        (Filter(to_ms=DUE_MS, header=("h", b"1")), [b"b"]),
+    ],
+)
+def test_whoever_looks_for_many_finds_it(here, wanted, ids):
+    here.put(schedule(b"a", tags=("x",)), schedule(b"b", headers=[("h", b"1")]))
+    here.put(schedule(b"far", 99_000))
+    before = [one.id for one in here.admin.all(wanted, count_max=9)]
     here.begin()
-    for shard in here.pending.shards:
-        shard.recall_all(until_ms=NOW_MS + RECALLED_MS)
-    assert here.claim(NOW_MS + 1_000).ids == []
-    here.put(schedule(b"c", 30_000), schedule(b"d", 30_000))
-    assert here.claim(NOW_MS + RECALLED_MS, ahead=Ahead(40_000, 2)).ids[2:] == [b"c", b"d"]
+    here.claim()
+    assert [one.id for one in here.admin.all(wanted, count_max=9)] == before == ids
+    leaves(here)
+    assert [one.id for one in here.admin.all(wanted, count_max=9)] == [
+        one for one in ids if one == b"far"
+    ]
+
+
+def test_what_is_prefetched_or_goes_back_while_somebody_reads_is_read_once(here):
+    here.put(*(schedule(b"%d" % n, DUE_MS + n) for n in range(5)), schedule(b"far", 99_000))
+    here.begin()
+    here.claim(count=2)
+    found = here.admin.all(Filter(), count_max=9)
+    ids = [next(found).id]
+    here.claim(count=2)
+    here.pending.move(b"1", due_ms=DUE_MS + 9)
+    ids += [one.id for one in found]
+    assert sorted(ids) == [b"0", b"1", b"2", b"3", b"4", b"far"]
+
+
+def test_what_a_dead_service_has_prefetched_waits_for_no_look_up(held):
+    held.put(schedule(b"now", NOW_MS))
+    held.claim(ahead=Ahead(holds=True))
+    recall_lanes(held.pending, {1})
+    assert held.admin.count() == 1
+    recall_lanes(held.pending, {0})
+    assert [one.id for one in held.pending.list(count_max=9)] == [b"a", b"b", b"far"]
 
 
 def test_it_can_be_moved_and_the_old_time_no_longer_counts(held):

@@ -179,8 +179,9 @@ def test_a_script_names_the_keys_and_arguments_it_uses() -> None:
             body += " owner state"  # the loader asks whether the one is the other's
         if "-- sealed: refuses" in text:
             body += " state"  # the loader asks whether it says so
-        if re.search(r"^-- uses: .*\brecall\b", text, re.MULTILINE):
-            body += (SRC / "store" / "lua" / "parts" / "recall.lua").read_text()
+        for used in re.findall(r"^-- uses: (.+)$", text, re.MULTILINE):
+            for part in set(used.split()) & {"recall", "passes", "tags"}:
+                body += (SRC / "store" / "lua" / "parts" / f"{part}.lua").read_text()
         unused = [name for name in names if not re.search(rf"\b{name}\b", body)]
         assert not unused, (path.name, unused)
 

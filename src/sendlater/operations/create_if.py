@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sendlater.dialects import names
 from sendlater.errors import NotSupported
-from sendlater.limits import RESERVED_MS
+from sendlater.limits import ACKNOWLEDGED_MS, RESERVED_MS
 from sendlater.model import Schedule
 from sendlater.operations.conditions import checked_condition, condition_failed
 from sendlater.operations.schedules import Operations
@@ -61,9 +61,11 @@ def create_once(operations: Operations, schedule: Schedule) -> Schedule:
 
 def _decide(operations: Operations, schedule: Schedule, *, only_if: str) -> Schedule | None:
     """Write or reserve; returns what stood under the id. Raises ConditionFailed."""
-    reserve_ms = RESERVED_MS if operations.settings.on_kafka else 0
+    settings, reserved = operations.settings, dict[str, int]()
+    if settings.on_kafka:
+        reserved = {"reserve_ms": RESERVED_MS, "near_ms": settings.margin_ms + ACKNOWLEDGED_MS}
     holds, standing = operations.intake.unreserved(
-        lambda: put_if(operations.pending, schedule, only_if=only_if, reserve_ms=reserve_ms)
+        lambda: put_if(operations.pending, schedule, only_if=only_if, **reserved)
     )
     if not holds:
         raise condition_failed(only_if, standing)

@@ -155,8 +155,9 @@ class Bulk:
 
     def _count(self, wanted: Filter) -> int:
         """How many a filter that is a range selects, also of those that wait for a limit."""
-        at = self._operations.admin
-        return at.count(from_ms=wanted.from_ms, to_ms=wanted.to_ms, tag=wanted.tag, limited=True)
+        at, until_ms = self._operations.admin, wanted.to_ms
+        count = at.count(from_ms=wanted.from_ms, to_ms=until_ms, tag=wanted.tag, limited=True)
+        return count + at.count_ahead(wanted)
 
     def _ends(self, wanted: Filter) -> list[Schedule]:
         """The first schedule that a filter selects, and the last that is not paused."""

@@ -23,6 +23,7 @@ from sendlater.service.supervision import STORE_WATCH_S, WATCH_S
 from sendlater.store import succession
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import STANDBY_WATCH_S
+from sendlater.store.unsettled import recall_lanes
 from sendlater.store.waiting import unlimit
 
 DISMISS_S = 10.0
@@ -192,8 +193,13 @@ class Heir(StoreWatch):
         leaving, paused, dismissed = self._new_lease(succession.LEAVING), False, not inherited
         # One of its own: that of the lanes counts its failures.
         lookup = self._new_lookup() if self._topics is not None else None
+        recalled = False
         while not over.wait(WATCH_S):
             try:
+                if not recalled and not leaving.holder():
+                    # It is dead: what it had not delivered for certain waits for no look-up.
+                    recall_lanes(self.pending, succession.foreign_lanes(self.pending, self.owner))
+                    recalled = True
                 if not dismissed:
                     self._dismiss(over)
                     dismissed = True

@@ -13,8 +13,8 @@ from sendlater.limits import (
     CANCEL_COUNT_MAX,
     CHANGE_KEPT_MS,
     CHANGES_COUNT_MAX,
+    LIST_NEAR_MS,
     PAGE_COUNT_MAX,
-    RECALLED_MS,
     RESERVED_MS,
 )
 from sendlater.model import DUE_MS_MAX, PAUSED_MS, Schedule, State
@@ -22,7 +22,7 @@ from sendlater.redis_client import told_by_each
 from sendlater.store.changes import Answer, Move
 from sendlater.store.codec import LIMITED_MS, unpack, unpack_found
 from sendlater.store.connection import answering
-from sendlater.store.pages import Place, look
+from sendlater.store.pages import Place, look, look_ahead
 from sendlater.store.pending import Pending
 from sendlater.store.recent import Delivery, tell, told
 from sendlater.store.scripts import Script, run_many, script
@@ -128,16 +128,29 @@ class Admin:
                 return found
 
     def all(self, wanted: Filter, *, count_max: int) -> Iterator[Schedule]:
-        """Every schedule that passes, in due order, up to `count_max`, also what lanes have
-        prefetched. Each shard is read page by page as far as it is needed, so that no row is read
-        twice."""
-        until_ms = time.time_ns() // 1_000_000 + RECALLED_MS
-        for shard in self.pending.shards:
-            shard.recall_all(until_ms=until_ms)
+        """Every schedule that passes, in due order, up to `count_max`, prefetched ones, too. Each
+        shard is read page by page as far as it is needed, so that no row is read twice."""
+        return islice(self._all(wanted), count_max)
+
+    def _all(self, wanted: Filter) -> Iterator[Schedule]:
         places = product(self.pending.shards, (0, LIMITED_MS))
         each = [_rows(shard, shift_ms, wanted) for shard, shift_ms in places]
-        merged = heapq.merge(*each, key=itemgetter(0))
-        return (schedule for _, schedule in islice(merged, count_max))
+        # While the rest is read, lanes prefetch more, and what is changed goes back.
+        near_ms, near = time.time_ns() // 1_000_000 + LIST_NEAR_MS, set[bytes]()
+        for _, schedule in heapq.merge(self._ahead(wanted), *each, key=itemgetter(0)):
+            if schedule.id not in near:
+                yield schedule
+            if schedule.due_ms < near_ms:
+                near.add(schedule.id)
+        yield from (one for _, one in self._ahead(wanted) if one.id not in near)
+
+    def count_ahead(self, wanted: Filter) -> int:
+        """How many pass that lanes have prefetched."""
+        return len(self._ahead(wanted))
+
+    def _ahead(self, wanted: Filter) -> list[tuple[Place, Schedule]]:
+        each = (look_ahead(shard, **wanted.told()) for shard in self.pending.shards)
+        return sorted(chain.from_iterable(each), key=itemgetter(0))
 
     def get_many(self, ids: Sequence[bytes]) -> list[Schedule | None]:
         """Each, pending or claimed, in the order asked; in two round trips per shard."""

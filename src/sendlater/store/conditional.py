@@ -20,12 +20,13 @@ class Reserved(StoreUnavailable):
 
 
 def put_if(
-    pending: Pending, schedule: Schedule, *, only_if: str, reserve_ms: int = 0
+    pending: Pending, schedule: Schedule, *, only_if: str, reserve_ms: int = 0, near_ms: int = 0
 ) -> tuple[bool, Schedule | None]:
     """Whether the condition held and the schedule was written, and what stood under its id before.
 
-    With `reserve_ms` the id is reserved instead, for so long or until `released`. Raises Reserved,
-    and StoreUnavailable, also when Redis is full and when too many changes wait for their copies.
+    With `reserve_ms` the id is reserved instead, for so long or until `released`; what stands and
+    is due within `near_ms` counts as being delivered. Raises Reserved, and StoreUnavailable, also
+    when Redis is full and when too many changes wait for their copies.
     """
     shard = pending.shard_of(schedule.id)
     names = ("due", "record", "state", "wake", "batches", "changes", "aside")
@@ -40,6 +41,7 @@ def put_if(
         reserve_ms=reserve_ms,
         keep_ms=CHANGE_KEPT_MS,
         changes_max=CHANGES_COUNT_MAX,
+        near_ms=near_ms,
     )
     if verdict == b"busy":
         raise StoreUnavailable(BUSY)

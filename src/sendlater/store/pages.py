@@ -1,8 +1,9 @@
 """Filtered pages of what is pending on one shard, in due order."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sendlater.limits import PAGE_COUNT_MAX, PAGE_LOOK_MAX
+from sendlater.limits import AHEAD_COUNT_MAX, PAGE_COUNT_MAX, PAGE_LOOK_MAX
 from sendlater.model import DUE_MS_MAX, Headers, Schedule
 from sendlater.store.codec import unpack, written_topics
 from sendlater.store.connection import answering
@@ -68,6 +69,44 @@ def look(
     if header:
         found = [one for one in found if _first(one[1].record.headers, header[0]) == header[1]]
     return found, (float(place_ms) - shift_ms, place_id) if place_ms else None
+
+
+def look_ahead(
+    shard: "Shard",
+    *,
+    from_ms: int,
+    to_ms: int | None,
+    id_prefix: bytes,
+    topic: str,
+    header: tuple[str, bytes] | None,
+    tag: str,
+) -> Iterator[tuple[Place, Schedule]]:
+    """The same of what lanes have prefetched on the shard, in no order: it is in their batches."""
+    with answering():
+        names = shard.client.hkeys(f"{shard.keys['batches']}-ripe")
+    topics = written_topics(topic) if topic else (b"", b"")
+    for name in names:
+        cursor = b"0"
+        while cursor:
+            cursor, *rows = script("ahead")(
+                shard.client,
+                batches=shard.keys["batches"],
+                name=name,
+                cursor=cursor,
+                count_max=AHEAD_COUNT_MAX,
+                from_ms=from_ms,
+                to_ms=DUE_MS_MAX if to_ms is None else to_ms,
+                id_prefix=id_prefix,
+                tag=tag,
+                topic_a=topics[0],
+                topic_b=topics[1],
+                header_name=header[0] if header else "",
+                header_value=header[1] if header else b"",
+            )
+            cursor = b"" if cursor == b"0" else cursor
+            for found in map(unpack, rows[::2], rows[1::2]):
+                if not header or _first(found.record.headers, header[0]) == header[1]:
+                    yield (found.due_ms, found.id), found
 
 
 def _first(headers: Headers, name: str) -> bytes | None:

@@ -5,10 +5,9 @@ argument `owner` is refused unless that is the shard's owner (an empty `owner` i
 script whose header says `also: heir leaving` is not refused for whom these fields of `state` name.
 One whose header says `full: goes on` also runs when Redis is at its memory limit; one that says
 `uses: holds` decides conditions, one that says `uses: tags` keeps the index of tags, and with
-`uses: packed`, `elsewhere`, `waiting` or `recall` it has what is in that file of lua/parts. One
-that says `sealed: refuses` is refused while the shard is copied to others: see store/reshard.py.
-Each knows LIMITED: what waits for its topic's limit has the score LIMITED + due_ms; and PAUSED, the
-score of what is paused.
+another name, it has what is in that file of lua/parts. One that says `sealed: refuses` is refused
+while the shard is copied to others: see store/reshard.py. Each knows LIMITED: what waits for its
+topic's limit has the score LIMITED + due_ms; and PAUSED, the score of what is paused.
 """
 
 import hashlib
@@ -41,6 +40,9 @@ _UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
 """A full Redis refuses a script only at its first write, and only if that can grow memory. This
 write cannot (it does nothing), so the script runs. It works before Redis 7, which has a flag."""
 
+
+PARTS = ("packed", "elsewhere", "waiting", "prefetched", "recall", "passes")
+"""Files of lua/parts that a header may name, in an order in which each finds what it needs."""
 
 _HOLDS = (
     "local function holds(only_if, due_ms, stands, packed) "
@@ -139,7 +141,7 @@ class Script:
             lines.append(f"local has_tags = {'false' if 'state' in self.keys else 'true'}")
         if "tags" in uses:
             lines.append(_part("tags"))
-        for part in ("packed", "elsewhere", "waiting", "recall"):
+        for part in PARTS:
             if part in uses:
                 lines.append(_part(part))
         if declared.get("sealed") == "refuses":

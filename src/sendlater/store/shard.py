@@ -188,9 +188,8 @@ class Shard:
             attempt=attempt,
         )
 
-    def recall(self, name: str, *, until_ms: int | None = None, attempt: str = "") -> None:
-        """Put what a batch has prefetched back to pending, in steps. With `until_ms` nothing is
-        prefetched on this shard until then; with an empty name that is all. `attempt`: the one that
+    def recall(self, name: str, *, attempt: str = "") -> None:
+        """Put what a batch has prefetched back to pending, in steps. `attempt`: the one that
         begins, if that is why."""
         cursor = b"0"
         while cursor:
@@ -200,18 +199,9 @@ class Shard:
                 name=name,
                 cursor=cursor,
                 count_max=RELEASE_COUNT_MAX,
-                until_ms="" if until_ms is None else until_ms,
                 attempt=attempt,
             )
             cursor = b"" if cursor == b"0" else cursor
-
-    def recall_all(self, *, until_ms: int) -> None:
-        """The same for all batches, so that for a moment all that is not due is pending."""
-        self.recall("", until_ms=until_ms)
-        with answering():
-            names = self.client.hkeys(f"{self.keys['batches']}-ripe")
-        for name in names:
-            self.recall(name.decode())
 
     def rows(self, batch: Batch, ids: Sequence[bytes]) -> Claim:
         """These rows of a batch; without those that are not there any more."""

@@ -53,6 +53,14 @@ def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettle
                     yield batch
 
 
+def recall_lanes(pending: Pending, lanes: Collection[int]) -> None:
+    """Put back what these lanes have prefetched."""
+    for shard in pending.shards:
+        for name, of_lane in shard.batches().items():
+            if of_lane in lanes:
+                shard.recall(name)
+
+
 def kept(pending: Pending) -> Iterator[tuple[Shard, str]]:
     """The names of batches of what is kept."""
     for shard in pending.shards:

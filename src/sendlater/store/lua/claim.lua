@@ -30,7 +30,7 @@
 -- attempt that another one has followed, and for every caller once the batch is closed or settled.
 -- Removes before it writes: at its memory limit Redis lets a script begin only with what frees memory.
 
-local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left', 'planned', 'recalled')
+local standing = redis.call('HMGET', state, 'lane:' .. lane, 'ended:' .. lane, 'draining', 'held', 'bound', 'heir', 'left', 'planned')
 if standing[1] ~= run then
     return redis.error_reply('ENDED run ' .. run .. ' of lane ' .. lane)
 end
@@ -65,10 +65,8 @@ if holds_ahead ~= '' then
     end
 end
 local take_ms = until_ms
-if ahead_ms > now_ms and now_ms >= (tonumber(standing[9] or '') or 0) then
-    if redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms) >= ahead_min then
-        take_ms = ahead_ms
-    end
+if ahead_ms > now_ms and redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms) >= ahead_min then
+    take_ms = ahead_ms
 end
 
 local ids = redis.call('ZRANGEBYSCORE', due, '-inf', take_ms, 'WITHSCORES', 'LIMIT', 0, count_max)

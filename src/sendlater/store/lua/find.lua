@@ -2,6 +2,7 @@
 --
 -- keys: due record batches aside limits
 -- args: id
+-- uses: prefetched
 -- returns: {state, packed}, packed as in claim; of what waits for a limit also since when; or nothing
 
 local score = redis.call('ZSCORE', due, id)
@@ -18,8 +19,7 @@ for _, name in ipairs(redis.call('HKEYS', batches)) do
     packed = redis.call('HGET', batches .. ':' .. name, id)
     if packed then
         local ripe_ms = tonumber(redis.call('HGET', batches .. '-ripe', name) or '') or math.huge
-        local is_due = struct.unpack('>I8', packed, 2) <= ripe_ms
-        return {is_due and 'claimed' or 'pending', '\207' .. string.sub(packed, 2)}
+        return {is_prefetched(packed, ripe_ms) and 'pending' or 'claimed', '\207' .. string.sub(packed, 2)}
     end
 end
 return false

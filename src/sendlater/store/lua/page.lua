@@ -2,7 +2,7 @@
 --
 -- keys: due record
 -- args: from_ms to_ms after_ms after_id count_max:number look_max:number id_prefix topic_a topic_b header_name header_value backwards
--- uses: tags
+-- uses: tags passes
 -- returns: {place_ms, place_id, id, packed, score, id, packed, score, ...}, packed as in claim; the place, a
 --          score too, is where the next page begins, empty at the end of the range
 --
@@ -13,17 +13,6 @@
 -- be written. For one tag, `due` is that tag's own sorted set.
 -- A header's value follows its name after a msgpack head of one to five bytes. Only the beginning of
 -- the value is compared here; the caller compares all of it.
-
-local function has_header(packed)
-    local _, stop = string.find(packed, header_name, 1, true)
-    while stop do
-        if string.find(string.sub(packed, stop + 2, stop + 5 + #header_value), header_value, 1, true) then
-            return true
-        end
-        _, stop = string.find(packed, header_name, stop + 1, true)
-    end
-    return false
-end
 
 -- Whether an id comes before another by bytes; Lua's own comparison depends on the locale.
 local function before(id, other)
@@ -73,10 +62,7 @@ for i = at, last, step do
     local id = rows[i]
     if string.sub(id, 1, #id_prefix) == id_prefix then
         local packed = redis.call('HGET', record, id)
-        local _, at = tags_of(packed, 1)
-        if (topic_a == '' or string.sub(packed, at, at + #topic_a - 1) == topic_a
-            or string.sub(packed, at, at + #topic_b - 1) == topic_b)
-            and (header_name == '' or has_header(packed)) then
+        if passes(packed) then
             found[#found + 1] = id
             found[#found + 1] = '\207' .. struct.pack('>I8', tonumber(rows[i + 1]) % LIMITED) .. packed
             found[#found + 1] = rows[i + 1]

@@ -1,15 +1,16 @@
 -- Write a schedule if a condition about what stands under its id holds.
 --
 -- keys: due record state wake batches changes aside
--- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: holds tags recall
+-- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number near_ms:number
+-- uses: holds tags prefetched recall
 -- sealed: refuses
 -- full: refuses
 -- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved
 --          (somebody else is creating it), or busy when too many changes wait for their copies;
 --          standing: what stood under the id: pending, claimed, or empty
 --
--- With reserve_ms above 0 nothing is written: the id is reserved for so long, see store/conditional.py.
+-- With reserve_ms above 0 nothing is written: the id is reserved for so long, see store/conditional.py. What is due
+-- within near_ms counts as claimed then: it may be before the record that is to follow is read.
 -- Otherwise, as in park, a new version ends the earlier ones: a claimed row is marked, so that a crash
 -- does not put it back, and a row set aside is dropped.
 
@@ -26,6 +27,9 @@ for _, name in ipairs(redis.call('HKEYS', batches)) do
             stands, packed = 'claimed', '\207' .. string.sub(row, 2)
         end
     end
+end
+if reserve_ms > 0 and score and tonumber(score) < LIMITED and tonumber(score) < now_ms + near_ms then
+    stands = 'claimed'
 end
 local reservation = 'new ' .. id
 if (tonumber(redis.call('ZSCORE', changes, reservation) or '') or -math.huge) > now_ms - reserve_ms then

@@ -1,19 +1,15 @@
 -- Put what a batch has prefetched back to pending, some at a time.
 --
 -- keys: due record state wake batches
--- args: name cursor count_max:number until_ms attempt
--- uses: tags recall
+-- args: name cursor count_max:number attempt
+-- uses: tags prefetched recall
 -- full: goes on
 -- returns: the next cursor; 0 after the last row
 --
 -- For an attempt that begins ('': for nobody) the batch has prefetched nothing when all is back: what it claims
 -- is ripe, although it may look no further ahead.
--- Until until_ms ('': no such time) nothing is prefetched: somebody looks through what is pending.
 -- Safe to repeat, and for everybody: what is due already stays where it is.
 
-if until_ms ~= '' then
-    redis.call('HSET', state, 'recalled', until_ms)
-end
 local ripe_ms = tonumber(redis.call('HGET', batches .. '-ripe', name) or '')
 if not ripe_ms then
     return '0'

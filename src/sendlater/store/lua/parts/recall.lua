@@ -1,10 +1,5 @@
 -- What is prefetched: rows that a batch holds before they are due (see claim). Up to then they go back to
--- pending when somebody asks for them. Needs tags.
-
--- Whether a row of a batch is prefetched, where what is due until ripe_ms is not.
-local function is_prefetched(row, ripe_ms)
-    return string.byte(row) == 207 and struct.unpack('>I8', row, 2) > ripe_ms
-end
+-- pending when somebody asks for them. Needs tags and prefetched.
 
 -- Put rows of a batch back; the task that holds them hears of it before it delivers anything more.
 local function put_back(name, rows)

@@ -274,6 +274,9 @@ def test_what_is_about_to_be_delivered_is_not_replaced_under_a_condition(pending
     near_ms = operations.settings.margin_ms + ACKNOWLEDGED_MS
     due_ms = SystemClock().now_ms() + (near_ms if near else near_ms + 60_000)
     stands = create_if(operations, schedule(due_ms), only_if="absent")
+    if only_if == "later":
+        with pytest.raises(ConditionFailed):
+            create_if(operations, schedule(due_ms - 1), only_if=only_if)
     new = schedule(due_ms + (1 if only_if == "later" else -1), b"new")
     only_if = f"version={stands.version}" if only_if == "version" else only_if
     if only_if == "later" or not (near or only_if == "absent"):

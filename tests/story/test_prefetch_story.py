@@ -91,7 +91,7 @@ def test_what_a_lane_has_in_hand_when_it_ends_is_pending_again(installation, end
         else:
             assert service.stop() == 0
             assert in_hand(pending) == 0
-            assert pending.counts()["pending"] == COUNT
+            assert pending.counts()["claimed"] == 0
         service.start()
         balances(one, reader)
 

@@ -10,7 +10,7 @@
 --          standing: what stood under the id: pending, claimed, or empty
 --
 -- With reserve_ms above 0 nothing is written: the id is reserved for so long, see store/conditional.py. What is due
--- within near_ms counts as claimed then: it may be before the record that is to follow is read.
+-- within near_ms counts as claimed then, but for `later`: it may be before the record that is to follow is read.
 -- Otherwise, as in park, a new version ends the earlier ones: a claimed row is marked, so that a crash
 -- does not put it back, and a row set aside is dropped.
 
@@ -28,7 +28,8 @@ for _, name in ipairs(redis.call('HKEYS', batches)) do
         end
     end
 end
-if reserve_ms > 0 and score and tonumber(score) < LIMITED and tonumber(score) < now_ms + near_ms then
+local near = reserve_ms > 0 and score and tonumber(score) < LIMITED and tonumber(score) < now_ms + near_ms
+if near and only_if ~= 'later' then
     stands = 'claimed'
 end
 local reservation = 'new ' .. id

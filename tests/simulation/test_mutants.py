@@ -171,7 +171,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "release brings back what was cancelled": (
         LATE,
-        (lua("release", "string.byte(packed) == 207 and ", ""),),
+        (lua("release", "string.byte(packed) == 207", "true"),),
     ),
     "a batch claimed before is delivered with what was cancelled": (
         AGAIN,
@@ -218,7 +218,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "an attempt does not know what the one before it has claimed": (
         AGAIN,
-        (lua("attempt", "and 'open' or 'new'", "and 'new' or 'new'"),),
+        (lua("attempt", "return 'open'", "return 'new'"),),
     ),
     "a second attempt delivers what has arrived": (
         RETRIED,
@@ -274,7 +274,7 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
     ),
     "what a crash puts back has no tags": (
         ALIVE,
-        (lua("release", "        index(id, due_ms, (tags_of(packed, 10)))\n", ""),),
+        (lua("parts/back", "        index(id, due_ms, (tags_of(row, 10)))\n", ""),),
     ),
     "a door does not take back what was set aside": (
         ASIDE,
@@ -356,8 +356,8 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         QUIET,
         (
             lua(
-                "renew",
-                "redis.call('HSET', record, id, string.sub(packed, 10))",
+                "parts/back",
+                "redis.call('HSET', record, id, string.sub(row, 10))",
                 "redis.call('ZREM', due, id)",
             ),
         ),

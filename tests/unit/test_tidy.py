@@ -180,7 +180,7 @@ def test_a_script_names_the_keys_and_arguments_it_uses() -> None:
         if "-- sealed: refuses" in text:
             body += " state"  # the loader asks whether it says so
         for used in re.findall(r"^-- uses: (.+)$", text, re.MULTILINE):
-            for part in set(used.split()) & {"recall", "passes", "tags"}:
+            for part in set(used.split()) & {"recall", "back", "passes", "tags"}:
                 body += (SRC / "store" / "lua" / "parts" / f"{part}.lua").read_text()
         unused = [name for name in names if not re.search(rf"\b{name}\b", body)]
         assert not unused, (path.name, unused)

@@ -86,13 +86,13 @@ def look_ahead(
         names = shard.client.hkeys(f"{shard.keys['batches']}-ripe")
     topics = written_topics(topic) if topic else (b"", b"")
     for name in names:
-        cursor = b"0"
-        while cursor:
+        cursor = b""
+        while cursor != b"0":
             cursor, *rows = script("ahead")(
                 shard.client,
                 batches=shard.keys["batches"],
                 name=name,
-                cursor=cursor,
+                cursor=cursor or 0,
                 count_max=AHEAD_COUNT_MAX,
                 from_ms=from_ms,
                 to_ms=DUE_MS_MAX if to_ms is None else to_ms,
@@ -103,7 +103,6 @@ def look_ahead(
                 header_name=header[0] if header else "",
                 header_value=header[1] if header else b"",
             )
-            cursor = b"" if cursor == b"0" else cursor
             for found in map(unpack, rows[::2], rows[1::2]):
                 if not header or _first(found.record.headers, header[0]) == header[1]:
                     yield (found.due_ms, found.id), found

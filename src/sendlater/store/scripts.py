@@ -41,7 +41,7 @@ _UNBOUNDED = "redis.call('UNLINK', KEYS[1] .. ':none')"
 write cannot (it does nothing), so the script runs. It works before Redis 7, which has a flag."""
 
 
-PARTS = ("packed", "elsewhere", "waiting", "prefetched", "recall", "passes")
+PARTS = ("packed", "elsewhere", "waiting", "back", "prefetched", "recall", "passes")
 """Files of lua/parts that a header may name, in an order in which each finds what it needs."""
 
 _HOLDS = (

@@ -102,8 +102,10 @@ class Shard:
         ).decode()
         if stands == CLOSED:
             return None
+        if stands != "open":
+            return Claim([], [])
         self.recall(batch.name, attempt=attempt)
-        return self.claimed(batch) if stands == "open" else Claim([], [])
+        return self.claimed(batch)
 
     def _at_work(self, batch: Batch, attempt: str) -> dict[str, Any]:
         """Arguments that name a batch that is there and the attempt to a script."""
@@ -153,9 +155,10 @@ class Shard:
             claim.waited_ms.update(zip(waited[::2], waited[1::2], strict=True))
             nexts = (int(at) if at else None for at in waiting[2::3])
             claim.waiting.extend(zip(waiting[::3], waiting[1::3], nexts, strict=True))
-        for ripe_ms, *recalled in of_ahead:
-            return replace(claim, ripe_ms=int(ripe_ms), recalled=recalled)
-        return claim
+        if not of_ahead:
+            return claim
+        ((ripe_ms, *recalled),) = of_ahead
+        return replace(claim, ripe_ms=int(ripe_ms), recalled=recalled)
 
     def arm(self, name: str) -> None:
         """Allow claims, settling and releases under this name, until the server restarts."""
@@ -191,17 +194,16 @@ class Shard:
     def recall(self, name: str, *, attempt: str = "") -> None:
         """Put what a batch has prefetched back to pending, in steps. `attempt`: the one that
         begins, if that is why."""
-        cursor = b"0"
-        while cursor:
+        cursor = b""
+        while cursor != b"0":
             cursor = script("recall")(
                 self.client,
                 **self._keys("due", "record", "state", "wake", "batches"),
                 name=name,
-                cursor=cursor,
+                cursor=cursor or 0,
                 count_max=RELEASE_COUNT_MAX,
                 attempt=attempt,
             )
-            cursor = b"" if cursor == b"0" else cursor
 
     def rows(self, batch: Batch, ids: Sequence[bytes]) -> Claim:
         """These rows of a batch; without those that are not there any more."""

@@ -63,7 +63,9 @@ class DueReader(DataSourceStreamReader):
             return start
         number, window_ms = start["batch"] + 1, lane.window_ms
         pause_ms = max(0, now_ms - start["end_ms"])
-        length_ms = max(PAUSES_A_BATCH * pause_ms, self._safe_ms(pending, start, now_ms))
+        due, held = pending.at_risk(now_ms + lane.idle_window_ms, self._batch(start))
+        held_per_ms = held / max(1, start["end_ms"] - start["from_ms"])
+        length_ms = max(PAUSES_A_BATCH * pause_ms, self._safe_ms(due, held_per_ms))
         length_ms = max(window_ms, min(length_ms, lane.idle_window_ms))
         lead_ms = min(LEAD_MS + PAUSES_A_LEAD * pause_ms, length_ms)
         if number <= WARM_UP_BATCHES:
@@ -77,29 +79,23 @@ class DueReader(DataSourceStreamReader):
             length_ms=length_ms,
             lead_ms=lead_ms,
         )
-        if number > WARM_UP_BATCHES:
-            end_ms = self._later_ms(pending, start, now_ms, end_ms)
+        if number > WARM_UP_BATCHES and lane.prefetch_ms and due >= PREFETCH_COUNT_MIN:
+            end_ms = self._later_ms(pending, self._batch(start), now_ms, end_ms, held_per_ms)
         return {"batch": number, "from_ms": now_ms, "end_ms": end_ms}
 
-    def _safe_ms(self, pending: "Pending", start: dict[str, int], now_ms: int) -> int:
+    def _safe_ms(self, due: int, held_per_ms: float) -> int:
         """How long a batch may be so that it has at most RISK_COUNT rows, as far as can be known:
         from what is due, and from how many the last one had."""
-        lane, last = self.lane, self._batch(start)
-        due, held = pending.at_risk(now_ms + lane.idle_window_ms, last)
-        last_ms = max(1, start["end_ms"] - start["from_ms"])
+        lane = self.lane
         least = RISK_COUNT / lane.idle_window_ms
-        per_ms = max(due / lane.lanes / lane.idle_window_ms, held / last_ms, least)
-        return round(RISK_COUNT / per_ms)
+        return round(RISK_COUNT / max(due / lane.lanes / lane.idle_window_ms, held_per_ms, least))
 
-    def _later_ms(self, pending: "Pending", start: dict[str, int], now_ms: int, end_ms: int) -> int:
-        """The end of a batch that is to end at `end_ms`; some windows later where many are due with
-        something, so that it has time to prefetch, and has no more than RISK_COUNT rows before its
-        last window."""
-        lane, last = self.lane, self._batch(start)
-        many, held = pending.at_risk(now_ms + lane.idle_window_ms, last)
-        if not lane.prefetch_ms or many < PREFETCH_COUNT_MIN:
-            return end_ms
-        held_per_ms = held / max(1, start["end_ms"] - start["from_ms"])
+    def _later_ms(
+        self, pending: "Pending", last: "Batch", now_ms: int, end_ms: int, held_per_ms: float
+    ) -> int:
+        """The end of a batch that is to end at `end_ms`, while many are due: some windows later, so
+        that it has time to prefetch, and has no more than RISK_COUNT rows before its last one."""
+        lane = self.lane
         while end_ms + lane.window_ms <= now_ms + lane.idle_window_ms:
             early, _ = pending.at_risk(end_ms, last)
             if max(early / lane.lanes, held_per_ms * (end_ms - now_ms)) > RISK_COUNT:

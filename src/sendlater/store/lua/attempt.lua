@@ -2,6 +2,7 @@
 --
 -- keys: state batches batch
 -- args: owner lane run name number:number attempt
+-- uses: prefetched
 -- full: goes on
 -- also: heir leaving
 -- returns: 'new', 'open' (it holds rows of an earlier attempt) or 'closed' (and takes no more)
@@ -23,4 +24,8 @@ if string.find(redis.call('HGET', batches .. '-attempts', name) or '', '^closed'
     return 'closed'
 end
 redis.call('HSET', batches .. '-attempts', name, attempt)
-return redis.call('EXISTS', batch) == 1 and 'open' or 'new'
+if redis.call('EXISTS', batch) == 1 then
+    return 'open'
+end
+end_prefetching(name)
+return 'new'

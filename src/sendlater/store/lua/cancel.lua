@@ -2,7 +2,7 @@
 --
 -- keys: due record state batches changes aside touched wake
 -- args: now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: tags prefetched recall
+-- uses: tags back prefetched recall
 -- rest: id version change, id version change, ...
 -- sealed: refuses
 -- full: goes on

@@ -2,6 +2,7 @@
 --
 -- keys: state batches
 -- args: owner name attempt
+-- uses: prefetched
 -- full: goes on
 -- also: heir leaving
 -- returns: 1
@@ -14,6 +15,5 @@ if standing ~= attempt and not string.find(standing or '', '^closed') then
     return redis.error_reply('ENDED another attempt works on batch ' .. name)
 end
 redis.call('HSET', batches .. '-attempts', name, 'closed')
-redis.call('HDEL', batches .. '-ripe', name)
-redis.call('UNLINK', batches .. '-recalled:' .. name)
+end_prefetching(name)
 return 1

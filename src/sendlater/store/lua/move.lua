@@ -2,7 +2,7 @@
 --
 -- keys: due record wake batches changes tally aside state
 -- args: id due_ms:number instead version change now_ms:number reserve_ms:number keep_ms:number changes_max:number
--- uses: tags prefetched recall
+-- uses: tags back prefetched recall
 -- sealed: refuses
 -- returns: {'moved', packed}, {'delivering'}, {'unknown'}, {'changed'} when `version` is given and
 --          is not the schedule's, {'paused'}, {'busy'} when too many changes wait for their copies, or

@@ -2,7 +2,7 @@
 --
 -- keys: due record seen state wake changes touched beyond overtaken surplus batches aside once
 -- args: owner journal rejected_count:number sources:number once_max:number once_kept_ms:number cancelled_max:number
--- uses: holds tags packed elsewhere prefetched recall
+-- uses: holds tags packed elsewhere back prefetched recall
 -- sealed: refuses
 -- also: reading
 -- rest: source seen_before seen_after for each source, then

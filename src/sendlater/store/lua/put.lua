@@ -2,7 +2,7 @@
 --
 -- keys: due record state wake batches changes aside
 -- args: id due_ms:number packed_record only_if now_ms:number reserve_ms:number keep_ms:number changes_max:number near_ms:number
--- uses: holds tags prefetched recall
+-- uses: holds tags back prefetched recall
 -- sealed: refuses
 -- full: refuses
 -- returns: {verdict, standing, packed}; verdict: put, stands (the condition does not hold), reserved

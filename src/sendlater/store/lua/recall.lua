@@ -2,7 +2,7 @@
 --
 -- keys: due record state wake batches
 -- args: name cursor count_max:number attempt
--- uses: tags prefetched recall
+-- uses: tags back prefetched recall
 -- full: goes on
 -- returns: the next cursor; 0 after the last row
 --
@@ -25,7 +25,6 @@ if next(rows) then
     put_back(name, rows)
 end
 if found[1] == '0' and attempt ~= '' and redis.call('HGET', batches .. '-attempts', name) == attempt then
-    redis.call('HDEL', batches .. '-ripe', name)
-    redis.call('UNLINK', batches .. '-recalled:' .. name)
+    end_prefetching(name)
 end
 return found[1]

@@ -2,7 +2,7 @@
 --
 -- keys: due record state batches wake batch
 -- args: owner name attempt
--- uses: tags
+-- uses: tags back
 -- rest: id, id, ...
 -- full: goes on
 -- also: leaving
@@ -22,12 +22,8 @@ for i = rest, #ARGV do
     local id, packed = ARGV[i], redis.call('HGET', batch, ARGV[i])
     if packed then
         redis.call('HDEL', batch, id)
-        local due_ms = struct.unpack('>I8', packed, 2)
-        if string.byte(packed) == 207 and redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
-            redis.call('HSET', record, id, string.sub(packed, 10))
-            index(id, due_ms, (tags_of(packed, 10)))
-            earliest = math.min(earliest, due_ms)
-        end
+        local due_ms = string.byte(packed) == 207 and back(id, packed)
+        earliest = math.min(earliest, due_ms or math.huge)
     end
 end
 if earliest < head then

@@ -1,19 +1,14 @@
 -- What is prefetched: rows that a batch holds before they are due (see claim). Up to then they go back to
--- pending when somebody asks for them. Needs tags and prefetched.
+-- pending when somebody asks for them. Needs back and prefetched.
 
 -- Put rows of a batch back; the task that holds them hears of it before it delivers anything more.
 local function put_back(name, rows)
     local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or '') or math.huge
     local earliest = math.huge
     for id, row in pairs(rows) do
-        local due_ms = struct.unpack('>I8', row, 2)
         redis.call('HDEL', batches .. ':' .. name, id)
         redis.call('SADD', batches .. '-recalled:' .. name, id)
-        if redis.call('ZADD', due, 'NX', due_ms, id) == 1 then
-            redis.call('HSET', record, id, string.sub(row, 10))
-            index(id, due_ms, (tags_of(row, 10)))
-            earliest = math.min(earliest, due_ms)
-        end
+        earliest = math.min(earliest, back(id, row) or math.huge)
     end
     if earliest < head then
         redis.call('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', earliest)

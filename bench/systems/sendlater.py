@@ -99,11 +99,13 @@ SYSTEMS = (
         {
             **ON_KAFKA_AND_REDIS,
             "service": "`sendlater serve` with compile_twice, see docs/production.md",
+            "inbox": 'added_headers = "few": deliveries get an id and a due time',
         },
         kafka=True,
         redis=True,
         messages_max=MOST,
         SENDLATER_COMPILE_TWICE="true",
+        SENDLATER_INBOXES='[{"topic": "schedules", "added_headers": "few"}]',
     ),
     _system(
         "sendlater embedded",

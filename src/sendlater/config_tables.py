@@ -21,6 +21,9 @@ class Inbox(_Model):
     as in etf1's scheduler."""
     copy_to: str = ""
     """The journal that every record of this inbox is copied to first, to make it as safe."""
+    added_headers: Literal["all", "few"] = "all"
+    """Which headers its deliveries get: all of ours, or only `sendlater-id` and `sendlater-due`, by
+    which duplicates are known: a burst leaves faster, and takes less room in Kafka."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -29,7 +32,18 @@ class Inbox(_Model):
                 f"inbox {self.topic!r}: a journal has dialect 'headers' and no copy_to, "
                 f"got {self.dialect!r} and {self.copy_to!r}"
             )
+        if self.added_headers == "few" and (self.dialect != "headers" or self.journaled):
+            raise ValueError(
+                f"inbox {self.topic!r}: added_headers = 'few' needs dialect 'headers' and no "
+                f"journal, whose deliveries tell more; got {self.dialect!r}, "
+                f"journal {str(self.journal).lower()}, copy_to {self.copy_to!r}"
+            )
         return self
+
+    @property
+    def journaled(self) -> bool:
+        """Whether its records are read from a journal."""
+        return self.journal or bool(self.copy_to)
 
 
 TopicName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}$")]

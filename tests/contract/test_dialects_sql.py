@@ -130,6 +130,23 @@ def test_delivered_records_carry_what_each_dialect_promises(spark):
     ]
 
 
+def test_an_inbox_may_add_few_headers(spark):
+    few = Inbox(topic="schedules", added_headers="few")
+    chosen = SETTINGS.model_copy(update={"inboxes": (few, *SETTINGS.inboxes[1:])})
+    good = b'{"topic":"t","message":"a","countdown":1}'
+    records = [schedule(SOON, TARGET, ("a", b"1")), envelope(good), schedule(TARGET)]
+    own, enveloped, bad = decode(spark, records, chosen)
+    assert own["delivered"] == [
+        ("a", b"1"),
+        (names.ID, b"id"),
+        (names.DUE, b"1780000001000"),
+    ]
+    assert [row["dialect"] for row in (own, enveloped, bad)] == ["few", "envelope", "rejected"]
+    record = Record(topic=own["topic"], value=own["value"], headers=own["headers"])
+    one = Schedule(id=own["id"], due_ms=own["due_ms"], record=record, dialect=own["dialect"])
+    assert leaving(one)[0].headers == own["delivered"]
+
+
 def test_the_expiry_of_an_event_counts_if_the_setting_says_so(spark):
     """And after our own headers; it is the sender's header, so it is passed on."""
     event = ("ce_expirytime", b"2026-06-01T00:00:00Z")

@@ -52,6 +52,13 @@ NEARLY_PLAIN = st.builds(
 )
 
 
+def test_both_know_which_inboxes_add_few_headers():
+    few = Inbox(topic="few", added_headers="few")
+    chosen = SETTINGS.model_copy(update={"inboxes": (few, *SETTINGS.inboxes)})
+    assert PlainRules.of(chosen).few == ("few",)
+    assert PlainRules.of(SETTINGS).few == ()
+
+
 def read(record: Record, chosen):
     return PlainRules.of(chosen).read(
         record.topic, record.key, record.value, READ_MS, record.headers

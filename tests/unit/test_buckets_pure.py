@@ -57,9 +57,10 @@ def test_bounds_are_powers_of_two_seconds(left_ms, bucket):
     assert bucket == 0 or LADDER.lower_ms(bucket) <= left_ms < LADDER.upper_ms(bucket)
 
 
-def test_a_record_is_read_as_it_was_written():
+@pytest.mark.parametrize("dialect", ["headers", "few"])
+def test_a_record_is_read_as_it_was_written(dialect):
     headers = [
-        ("schedule", b"1700 headers in 3 77 1600 orders 5"),
+        ("schedule", b"1700 %s in 3 77 1600 orders 5" % dialect.encode()),
         ("key", None),
         ("trace", b"1"),
         ("trace", None),
@@ -68,7 +69,7 @@ def test_a_record_is_read_as_it_was_written():
 
     assert row is not None
     schedule = row.as_schedule()
-    assert (schedule.id, schedule.due_ms, schedule.dialect) == (b"id", 1700, "headers")
+    assert (schedule.id, schedule.due_ms, schedule.dialect) == (b"id", 1700, dialect)
     assert schedule.record.topic == "orders"
     assert schedule.record.partition == 5
     assert schedule.record.key is None

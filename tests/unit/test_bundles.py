@@ -1,6 +1,7 @@
 """Plain records in bundles: packed as the sink packs, and parked once whatever breaks off."""
 
 from collections import defaultdict
+from dataclasses import replace
 from zlib import crc32
 
 import msgspec
@@ -18,7 +19,7 @@ from sendlater.spark.intake.bundle import Gathered, unpack_bundle
 from sendlater.spark.intake.inbox_rows import chunk
 from sendlater.spark.intake.park_task import ParkTask
 from sendlater.spark.intake.share import BUNDLE
-from sendlater.store.codec import pack_columns, place_of
+from sendlater.store.codec import pack_columns, place_of, unpack, with_due
 
 RULES = PlainRules(topics=("in", "other"), bytes_max=1_000, delay_ms_max=10**13, past=True)
 PLAIN = [(names.DUE_MS, b"5000"), (names.TARGET_TOPIC, b"t")]
@@ -126,6 +127,21 @@ def test_a_bundle_is_of_one_inbox_and_bounded(monkeypatch):
     assert bundled(read).topics == ["in", "other", "in"]
     monkeypatch.setattr(bundle, "BUNDLE_BYTES_MAX", 1)
     assert sorted(bundled(read).topics) == ["in"] * 3 + ["other"] * 2
+
+
+def test_each_record_tells_what_its_inbox_adds():
+    rules = replace(RULES, few=("other",))
+    gathered = Gathered(PlainRules.of_text(rules.text()), shards=1)
+    read = Read()
+    for topic in rules.topics:
+        add(read, 0, b"k", topic=topic)
+    gathered.add(read)
+    found = [unpack_bundle(value).rows[0][2] for value in gathered.take().values]
+    rows = [unpack(b"k", with_due(5_000, packed)) for packed in found]
+    assert [(one.origin.topic, one.dialect) for one in rows] == [
+        ("in", "headers"),
+        ("other", "few"),
+    ]
 
 
 def test_a_partition_that_begins_again_is_another_bundle():

@@ -135,6 +135,15 @@ def test_a_secret_that_cannot_be_read_is_told_not_passed_over(tmp_path, monkeypa
         ("SENDLATER_INBOXES", '[{"topic": "rejected"}]', "'rejected' is an inbox too"),
         ("SENDLATER_INBOXES", '[{"topic": "a", "dialekt": "x"}]', "dialekt, expected dialect"),
         ("SENDLATER_INBOXES", '[{"topic": "a", "dialect": "x"}]', "'headers'.*'envelope'.*'x'"),
+        *(
+            ("SENDLATER_INBOXES", f'[{{"topic": "a", "added_headers": {wrong}}}]', told)
+            for wrong, told in {
+                '"none"': "inboxes.*'all' or 'few', got 'none'",
+                '"few", "dialect": "envelope"': "'few' needs dialect 'headers'.*got 'envelope'",
+                '"few", "journal": true': "needs .*no journal, .*journal true",
+                '"few", "copy_to": "b"': "needs .*no journal, .*copy_to 'b'",
+            }.items()
+        ),
         ("SENDLATER_SHARDS", "none", "shards: .*integer.*'none'"),
         ("SENDLATER_SHARDS", "0", "shards: .*greater than 0.*'0'"),
         ("SENDLATER_SPACE", "a b", "space: .*pattern.*'a b'"),

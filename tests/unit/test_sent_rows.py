@@ -51,7 +51,7 @@ SCHEDULES = st.builds(
     id=st.binary(min_size=1, max_size=9),
     due_ms=MS,
     record=RECORDS,
-    dialect=st.sampled_from(["", "headers", "envelope", "rejected"]),
+    dialect=st.sampled_from(["", "headers", "envelope", "rejected", "few"]),
     origin=st.none() | ORIGINS,
     expiry=st.none() | st.builds(Expiry, MS, st.booleans()),
     tags=st.just(()) | st.just(("a", "b")),

@@ -89,8 +89,8 @@ def stages(settings: "Settings") -> list[list[str]]:
 
     In: the Kafka source's columns with headers (key, value, topic, partition, offset, timestamp,
     headers). Out: id, due_ms (null: cancel the id), topic, partition, key, value, headers (null
-    when there are none), dialect (headers, envelope, rejected), expires_ms, expires_after_ms (both
-    null: no expiry), tags (null: none; commas between them), origin_topic, origin_partition,
+    when there are none), dialect (headers, few, envelope, rejected), expires_ms, expires_after_ms
+    (both null: no expiry), tags (null: none; commas between them), origin_topic, origin_partition,
     origin_position, origin_timestamp_ms, shard, change (null, but for the copy of a change, and
     `again VERSION` for a copy of that version, `if CONDITION` for a record that is a schedule only
     under that condition, `left DUE_MS` for a tombstone of ours, with ` ID` behind it for one about
@@ -282,7 +282,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
             f"WHEN retry_text IS NOT NULL THEN {retry_headers()} "
             f"WHEN dialect = 'headers' THEN {kept['headers']} ELSE {kept['envelope']} END",
         ),
-        "fate": ("'rejected'", "dialect", "dialect"),
+        "fate": ("'rejected'", "dialect", _fate(settings)),
         "expires_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_ms"),
         "expires_after_ms": ("CAST(NULL AS BIGINT)", "CAST(NULL AS BIGINT)", "expires_after_ms"),
         "tags": ("CAST(NULL AS STRING)", "CAST(NULL AS STRING)", READ_TAGS),
@@ -306,6 +306,12 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
     ]
 
 
+def _fate(settings: "Settings") -> str:
+    """The dialect, which also tells what a delivery gets."""
+    few = tuple(inbox.topic for inbox in settings.inboxes if inbox.added_headers == "few")
+    return f"if(topic IN {sql.texts(few)}, 'few', dialect)" if few else "dialect"
+
+
 def _left() -> str:
     """What a tombstone of ours tells: when its record was due (empty if it does not say), and the
     id that this waited under, if that is not its key. Of a rejected record that is its place, of an
@@ -326,21 +332,15 @@ def _left() -> str:
 
 def _finished(settings: "Settings") -> list[str]:
     return [
-        "id",
-        "due_ms",
-        "target AS topic",
-        "partition_number AS partition",
-        "target_key AS key",
-        "body AS value",
+        *("id", "due_ms", "target AS topic", "partition_number AS partition"),
+        *("target_key AS key", "body AS value"),
         "CASE WHEN size(kept) > 0 THEN kept END AS headers",
         "fate AS dialect",
         "expires_ms",
         "expires_after_ms",
         "tags",
-        "topic AS origin_topic",
-        "partition AS origin_partition",
-        "offset AS origin_position",
-        "timestamp_ms AS origin_timestamp_ms",
+        *("topic AS origin_topic", "partition AS origin_partition"),
+        *("offset AS origin_position", "timestamp_ms AS origin_timestamp_ms"),
         f"CAST(crc32(id) % {settings.shards} AS INT) AS shard",
         "change",
     ]

@@ -24,9 +24,9 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
 
     From columns id, due_ms, topic, headers (may be null), dialect, origin_topic,
     origin_timestamp_ms: the user's headers, in dialect `headers` etf1's three, then
-    `sendlater-topic`, `sendlater-id`, `sendlater-due` and, if read from a journal,
-    `sendlater-origin` (a rejected record already has it). On the hot path: no lambda, so that Spark
-    compiles it.
+    `sendlater-topic` (not in dialect `few`), `sendlater-id`, `sendlater-due` and, if read from a
+    journal, `sendlater-origin` (a rejected record already has it). On the hot path: no lambda, so
+    that Spark compiles it.
     """
     seconds = "(origin_timestamp_ms - pmod(origin_timestamp_ms, 1000)) DIV 1000"
     s1 = (
@@ -41,6 +41,7 @@ def delivered_headers(journals: Sequence[str] = ()) -> str:
     )
     added = (
         f"CASE WHEN dialect = 'headers' THEN array({', '.join(s1 + ours)}) "
+        f"WHEN dialect = 'few' THEN array({', '.join(ours[1:])}) "
         f"ELSE array({', '.join(ours)}) END"
     )
     if journals:
@@ -180,7 +181,7 @@ def _added(schedule: Schedule) -> Headers:
         (names.DUE, b"%d" % schedule.due_ms),
     ]
     if schedule.dialect != "headers":
-        return expiry + ours
+        return expiry + (ours[1:] if schedule.dialect == "few" else ours)
     origin = schedule.origin
     seconds = (origin.timestamp_ms if origin else 0) // 1_000
     return [

@@ -42,6 +42,8 @@ class PlainRules:
 
     topics: tuple[str, ...] = ()
     """Inboxes whose records may be plain."""
+    few: tuple[str, ...] = ()
+    """Those among them whose deliveries get few headers."""
     bytes_max: int = 0
     """Size of value, key and headers together."""
     delay_ms_max: int = 0
@@ -54,6 +56,7 @@ class PlainRules:
         plain = () if settings.keep_input_headers else settings.taken_in
         return cls(
             topics=tuple(one.topic for one in plain if one.dialect == "headers"),
+            few=tuple(one.topic for one in plain if one.added_headers == "few"),
             bytes_max=min(PLAIN_BYTES_MAX, settings.max_payload_bytes),
             delay_ms_max=settings.max_delay_days * 86_400_000,
             past=settings.past != "reject",
@@ -62,7 +65,8 @@ class PlainRules:
     @classmethod
     def of_text(cls, text: str) -> "PlainRules":
         """Those that `text` is of."""
-        return cls(**{**(told := json.loads(text)), "topics": tuple(told["topics"])})
+        told = json.loads(text)
+        return cls(**{**told, "topics": tuple(told["topics"]), "few": tuple(told["few"])})
 
     def text(self) -> str:
         """As an option of Spark's."""

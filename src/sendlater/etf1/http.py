@@ -106,7 +106,7 @@ class Etf1Server:
         first, rows = True, self._pending()
         yield b"["
         while page := list(islice(rows, PAGE_COUNT_MAX)):
-            wanted = [s for s in page if s.origin and s.dialect == "headers"]
+            wanted = [s for s in page if s.origin and s.dialect in ("headers", "few")]
             if wanted:
                 yield b"" if first else b","
                 yield ",".join(

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -18,6 +19,7 @@ from sendlater.service.queries import forget_dead
 from sendlater.service.supervision import FIRST_BATCH_S, STORE_WATCH_S, WATCH_S, Worker
 from sendlater.service.watchdog import Watchdog, watch_jvm
 from sendlater.spark.cluster import await_slots
+from sendlater.spark.delivery.practice import practise
 from sendlater.spark.intake.recreated_inboxes import InboxWatch
 from sendlater.spark.session import require_jvm, start_session
 from sendlater.spark.warm_up import warm_up, warm_up_producer
@@ -32,6 +34,8 @@ class Service(HandingOver):
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
 
     _watchdog: Watchdog | None = None
+    _practises = False
+    """Whether it does, or has done so."""
 
     def start(
         self,
@@ -54,6 +58,7 @@ class Service(HandingOver):
         if not self._get_ready(stop, on_standby):
             return False
         if self._inherited:
+            self._begin_practice()
             return True
         producer = threading.Thread(target=self._warm_up_producer, name="warm-up", daemon=True)
         producer.start()
@@ -62,6 +67,7 @@ class Service(HandingOver):
         self._sidecars.start()
         self._await_warm(stop)
         producer.join(FIRST_BATCH_S)
+        self._begin_practice()
         return True
 
     def _add_workers(self) -> None:
@@ -132,6 +138,7 @@ class Service(HandingOver):
             self._inherited = self._wait_as_heir(stop, asks=self._asks, on_standby=tell)
             if not self._inherited and not told:
                 self._warm_up()
+                self._begin_practice()
                 tell()
             return self._inherited
 
@@ -148,6 +155,18 @@ class Service(HandingOver):
     def _warm_up_producer(self) -> None:
         if self._topics is not None and self._spark is not None:
             warm_up_producer(self._spark, self.settings)
+
+    def _begin_practice(self) -> None:
+        """Once, in a thread: nobody waits for it. The executors of a cluster have JVMs of their
+        own."""
+        topics, spark, settings = self._topics, self._spark, self.settings
+        if self._practises or topics is None or spark is None:
+            return
+        if settings.compile_twice and not settings.spark_master:
+            self._practises = True
+            checkpoint = self._next_checkpoint("practice")
+            act = partial(practise, spark, settings, topics, checkpoint=checkpoint)
+            threading.Thread(target=act, name="practice", daemon=True).start()
 
     def _new_lease(self, key: str = "lease") -> Lease:
         return Lease(

@@ -66,8 +66,9 @@ ADDED = (
     *(names.DELIVERED_TO, names.ID, names.DUE),
 )
 """Headers that a delivered record gets behind its own: as `leaving` in dialects/deliver.py."""
-ALWAYS = 3
-"""So many of them, the last ones, also where the dialect is not `headers`."""
+ALWAYS, FEW = 3, 2
+"""So many of them, the last ones, where the dialect is not `headers`; where it is `few`."""
+_COUNTS = {b"headers": len(ADDED), b"few": FEW}
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """Last instant of year 9999. Later ones, which rejected records may have, are shown as this."""
 
@@ -164,7 +165,7 @@ def _with_added(
 
 def _count(kind: int) -> int:
     """How many of ADDED a row gets, from the end."""
-    return len(ADDED) if dialect_of(kind) == b"headers" else ALWAYS
+    return _COUNTS.get(dialect_of(kind), ALWAYS)
 
 
 def to_arrow(ids: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:

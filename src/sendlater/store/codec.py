@@ -18,9 +18,9 @@ import msgspec
 
 from sendlater.model import DUE_MS_MAX, Expiry, Headers, Origin, Record, Schedule, State
 
-DIALECTS = (b"", b"headers", b"envelope", b"rejected", b"record")
-"""Stored as their index. Append only: existing stores contain the old numbers. The last is of rows
-that are sent as they are, and never stored."""
+DIALECTS = (b"", b"headers", b"envelope", b"rejected", b"record", b"few")
+"""Stored as their index. Append only: existing stores contain the old numbers. `record` is of rows
+that are sent as they are, and never stored; `few` is `headers` from an inbox that adds few."""
 DIALECT_NUMBER = {name.decode(): number for number, name in enumerate(DIALECTS)}
 EXPIRES, AFTER_DUE, RECURS, MS_SHIFT = 1 << 4, 1 << 5, 1 << 6, 7
 """Bits of a kind: there is an expiry; it counts from the due time; the first header is a plan, so

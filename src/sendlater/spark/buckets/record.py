@@ -17,7 +17,7 @@ DRAIN = "drain"
 """The only header of a record that is no schedule: it asks the run that it names to end."""
 CONTROL = re.compile(
     # No number is longer than its column: who writes what is in the buckets is unknown.
-    rf"(-?\d{{1,16}}) (headers|envelope|rejected) ({names.TOPIC}) (\d{{1,9}}) (\d{{1,18}}) "
+    rf"(-?\d{{1,16}}) (headers|few|envelope|rejected) ({names.TOPIC}) (\d{{1,9}}) (\d{{1,18}}) "
     rf"(-?\d{{1,16}}) ({names.TOPIC})(?: (\d{{1,10}}))?".encode()
 )
 """The text of the header `schedule`."""

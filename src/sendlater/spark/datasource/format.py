@@ -29,8 +29,8 @@ INBOX_SCHEMA = (
     "headers array<struct<key:string,value:binary>>"
 )
 """Columns of the service's inboxes: those of Spark's Kafka source that decoding needs."""
-OWN, BUCKETS, INBOXES = "owner", "pending", "inboxes"
-"""Options that only the service gives, for lanes, buckets and intake."""
+OWN, BUCKETS, INBOXES, PRACTICE = "owner", "pending", "inboxes", "practice"
+"""Options that only the service gives, for lanes, buckets, intake and practice."""
 
 
 class SendLater(DataSource):
@@ -77,6 +77,10 @@ class SendLater(DataSource):
             from sendlater.spark.buckets.holding import Holding
 
             return HeldReader(Holding.from_options(self.options))
+        if PRACTICE in self.options:
+            from sendlater.spark.delivery.practice import PracticeReader
+
+            return PracticeReader(self.options[PRACTICE])
         if self._is_the_services():
             from sendlater.spark.delivery.due_source import DueReader
             from sendlater.spark.delivery.lane import Lane
@@ -97,4 +101,4 @@ class SendLater(DataSource):
         return ScheduleStreamWriter(self.options, schema)
 
     def _is_the_services(self) -> bool:
-        return OWN in self.options or BUCKETS in self.options
+        return any(one in self.options for one in (OWN, BUCKETS, PRACTICE))

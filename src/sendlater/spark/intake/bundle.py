@@ -16,7 +16,7 @@ from sendlater.model import DUE_MS_MAX
 from sendlater.spark.intake.share import BUNDLE
 from sendlater.store.codec import DIALECT_NUMBER, pack_fields
 
-_HEADERS = DIALECT_NUMBER["headers"]
+_HEADERS, _FEW = DIALECT_NUMBER["headers"], DIALECT_NUMBER["few"]
 
 
 class Bundle(msgspec.Struct, array_like=True):
@@ -33,12 +33,12 @@ class Bundle(msgspec.Struct, array_like=True):
     count: int = 0
     size_bytes: int = 0
 
-    def add(self, row: Row, plain: Plain, *, shards: int) -> None:
+    def add(self, row: Row, plain: Plain, *, shards: int, kind: int = _HEADERS) -> None:
         """A record, and what was read from it."""
         key, value, topic, partition, position, timestamp_ms, _ = row
         due_ms, target, target_key, headers = plain
         place = (topic, partition, position, timestamp_ms)
-        packed = pack_fields((target, None, target_key, value, headers, _HEADERS, *place))
+        packed = pack_fields((target, None, target_key, value, headers, kind, *place))
         self.rows.setdefault(crc32(key) % shards, []).extend((key, due_ms, packed))
         self.firsts.setdefault(partition, position)
         self.ends[partition] = position + 1
@@ -68,6 +68,7 @@ class Gathered:
 
     def __init__(self, rules: PlainRules, *, shards: int) -> None:
         self._rules, self._shards = rules, shards
+        self._few = frozenset(rules.few)
         self._read = Read()
         self._bundles: dict[str, Bundle] = {}
         self.count = 0
@@ -100,7 +101,8 @@ class Gathered:
             return
         if bundle is None:
             bundle = self._bundles[topic] = Bundle(topic)
-        bundle.add(row, plain, shards=self._shards)
+        kind = _FEW if topic in self._few else _HEADERS
+        bundle.add(row, plain, shards=self._shards, kind=kind)
         self.soonest_ms = min(self.soonest_ms, plain[0])
 
     def take(self) -> Read:

@@ -1,0 +1,114 @@
+"""Practice: records that nobody waits for, delivered as lanes deliver, before the first burst.
+
+Java compiles what it has often done, and only that. Without practice the first burst after a start
+leaves half as fast as the next (docs/adr/0043).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from sendlater.brokers.kafka_topics import KafkaTopics
+    from sendlater.config import Settings
+
+# What only tasks, or only the driver needs is imported there: Spark starts a process for each step
+# of planning.
+
+CHUNKS, CHUNK_ROWS = 150, 1_000
+"""Chunks and rows of a chunk, as in a burst. Java's second compiler takes what has been done some
+ten thousand times."""
+SUFFIX = "-warm-up"
+"""The topic's name behind that of the space."""
+RETENTION_MS = 60_000
+"""How long Kafka keeps what is sent there."""
+OPTION = "practice"
+"""Of the format: the topic."""
+
+_log = structlog.get_logger()
+
+
+def topic_of(settings: "Settings") -> str:
+    """Where an installation practises."""
+    return f"{settings.space}{SUFFIX}"
+
+
+class PracticeReader(DataSourceStreamReader):
+    """One batch of one task, in SENT_SCHEMA."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def initialOffset(self) -> dict[str, int]:
+        """Before the batch."""
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
+        """After it."""
+        return {"batch": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One task."""
+        return [] if start == end else [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
+        """CHUNKS times the same rows."""
+        from sendlater.model import Origin, Record, Schedule
+        from sendlater.spark.arrow_rows import filler, to_sent, unpack_columns
+        from sendlater.spark.pipe import pass_on
+        from sendlater.store.codec import pack, with_due
+
+        ids = [b"%d" % number for number in range(CHUNK_ROWS)]
+        origin = Origin(topic=self._topic, partition=0, position=0, timestamp_ms=0)
+        packed = []
+        for id in ids:
+            record = Record(topic=self._topic, key=id, value=b"{}" * 50)
+            one = Schedule(id=id, due_ms=0, record=record, dialect="headers", origin=origin)
+            packed.append(with_due(0, pack(one)))
+        rows = to_sent(ids, unpack_columns(packed))
+        for _ in range(CHUNKS):
+            yield rows
+            yield filler(0, sent=True)
+            pass_on()
+
+
+def practise(
+    spark: "SparkSession", settings: "Settings", topics: "KafkaTopics", *, checkpoint: Path
+) -> None:
+    """Deliver what PracticeReader reads; takes seconds of a core, and some slots beside the lanes'.
+
+    Where the topic is missing and may not be created there is none.
+    """
+    topic = topic_of(settings)
+    try:
+        if topic not in topics.partitions([topic]):
+            if not settings.create_topics:
+                _log.info("no practice: its topic does not exist", topic=topic)
+                return
+            config = {"retention.ms": str(RETENTION_MS)}
+            topics.create(topic, partitions=settings.topic_partitions, config=config)
+        _deliver(spark, settings, topic, checkpoint)
+    except Exception as error:  # as when the service ends meanwhile
+        _log.warning("no practice; the first burst is slower", topic=topic, cause=str(error)[:500])
+
+
+def _deliver(spark: "SparkSession", settings: "Settings", topic: str, checkpoint: Path) -> None:
+    from sendlater.spark.delivery.lane_producer import close_producer
+    from sendlater.spark.kafka_sink import producer_options
+
+    # The plan of a lane without journals, so that Java compiles what that runs.
+    records = spark.readStream.format("sendlater").option(OPTION, topic).load()
+    writer = records.where("topic IS NOT NULL").writeStream.queryName(OPTION).format("kafka")
+    writer = writer.options(**producer_options(settings, of=OPTION))
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        close_producer(spark, settings, of=OPTION)

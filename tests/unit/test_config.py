@@ -139,9 +139,9 @@ def test_a_secret_that_cannot_be_read_is_told_not_passed_over(tmp_path, monkeypa
             ("SENDLATER_INBOXES", f'[{{"topic": "a", "added_headers": {wrong}}}]', told)
             for wrong, told in {
                 '"none"': "inboxes.*'all' or 'few', got 'none'",
-                '"few", "dialect": "envelope"': "'few' needs dialect 'headers'.*got 'envelope'",
-                '"few", "journal": true': "needs .*no journal, .*journal true",
-                '"few", "copy_to": "b"': "needs .*no journal, .*copy_to 'b'",
+                '"few", "dialect": "envelope"': "'few' needs dialect 'headers'.*got.*'envelope'",
+                '"few", "journal": true': "needs .*no journal .*got.*'journal': True",
+                '"few", "copy_to": "b"': "needs .*no copy_to.*got.*'copy_to': 'b'",
             }.items()
         ),
         ("SENDLATER_SHARDS", "none", "shards: .*integer.*'none'"),

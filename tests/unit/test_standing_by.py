@@ -180,3 +180,19 @@ def test_a_copy_that_is_not_taken_stops_nothing_else(
     Alone()._tidy_journals()
     assert [line["event"] for line in logs] == ["copies for the journals wait"]
     assert buried.call_count == 1
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_who_has_died_waits_for_no_lane_to_deliver(
+    lives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a dead owner had claimed is looked up at once; one that lives goes on meanwhile."""
+    waits: list[float] = []
+    over = Mock(wait=lambda wait_s: waits.append(wait_s) or len(waits) == 3)
+    dismissed = Mock()
+    monkeypatch.setattr(heir.succession, "dismiss", dismissed)
+    lane = SimpleNamespace(name="lane-0", lane=0, batches=0)
+    one = Alone(_workers=[lane], _reads=lambda: True)
+    one._dismiss(Mock(holder=lambda: "somebody" if lives else ""), over)
+    assert len(waits) == (3 if lives else 0)
+    dismissed.assert_called_once()

@@ -158,12 +158,15 @@ class Heir(StoreWatch):
         self._seen = self.pending.positions()
         self._begin_estate(inherited=True)
 
-    def _dismiss(self, over: threading.Event) -> None:
-        """Let the last owner go when we read, and each lane has delivered."""
+    def _dismiss(self, leaving: Lease, over: threading.Event) -> None:
+        """Let the last owner go when we read, and each lane has delivered; at once if it is dead:
+        what it had claimed waits to be looked up."""
         lanes = [worker for worker in self._workers if worker.lane is not None]
         ends = {worker.name: worker.batches + DISMISS_BATCHES for worker in lanes}
         deadline_s = time.monotonic() + DISMISS_S
-        while not (self._reads() and all(one.batches >= ends[one.name] for one in lanes)):
+        while leaving.holder() and not (
+            self._reads() and all(one.batches >= ends[one.name] for one in lanes)
+        ):
             if over.wait(WATCH_S) or time.monotonic() > deadline_s:
                 break
         succession.dismiss(self.pending)
@@ -201,7 +204,7 @@ class Heir(StoreWatch):
                     recall_lanes(self.pending, succession.foreign_lanes(self.pending, self.owner))
                     recalled = True
                 if not dismissed:
-                    self._dismiss(over)
+                    self._dismiss(leaving, over)
                     dismissed = True
                 if leaving.holder():
                     continue

@@ -34,8 +34,8 @@ class Service(HandingOver):
     """One running sendlater. `start`, then `watch` until stopped, then `stop`."""
 
     _watchdog: Watchdog | None = None
-    _practises = False
-    """Whether it does, or has done so."""
+    _practice: threading.Event | None = None
+    """Ends the thread that practises; None if there was none."""
 
     def start(
         self,
@@ -58,7 +58,6 @@ class Service(HandingOver):
         if not self._get_ready(stop, on_standby):
             return False
         if self._inherited:
-            self._begin_practice()
             return True
         producer = threading.Thread(target=self._warm_up_producer, name="warm-up", daemon=True)
         producer.start()
@@ -138,7 +137,6 @@ class Service(HandingOver):
             self._inherited = self._wait_as_heir(stop, asks=self._asks, on_standby=tell)
             if not self._inherited and not told:
                 self._warm_up()
-                self._begin_practice()
                 tell()
             return self._inherited
 
@@ -151,6 +149,7 @@ class Service(HandingOver):
     def _warm_up(self) -> None:
         if self._topics is not None and self._spark is not None:
             warm_up(self._spark, self.settings, self._topics)
+            self._begin_practice()
 
     def _warm_up_producer(self) -> None:
         if self._topics is not None and self._spark is not None:
@@ -160,12 +159,12 @@ class Service(HandingOver):
         """Once, in a thread: nobody waits for it. The executors of a cluster have JVMs of their
         own."""
         topics, spark, settings = self._topics, self._spark, self.settings
-        if self._practises or topics is None or spark is None:
+        if self._practice is not None or topics is None or spark is None:
             return
         if settings.compile_twice and not settings.spark_master:
-            self._practises = True
-            checkpoint = self._next_checkpoint("practice")
-            act = partial(practise, spark, settings, topics, checkpoint=checkpoint)
+            self._practice = over = threading.Event()
+            checkpoint = self._scratch / "practice"
+            act = partial(practise, spark, settings, topics, checkpoint=checkpoint, over=over)
             threading.Thread(target=act, name="practice", daemon=True).start()
 
     def _new_lease(self, key: str = "lease") -> Lease:
@@ -242,6 +241,8 @@ class Service(HandingOver):
 
     def close(self) -> None:
         """At once: end queries and Spark, settle nothing."""
+        if self._practice is not None:
+            self._practice.set()
         self._end_queries()
         self._sidecars.close()
         if self._lease is not None:

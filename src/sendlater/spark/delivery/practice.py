@@ -4,6 +4,8 @@ Java compiles what it has often done, and only that. Without practice the first 
 leaves half as fast as the next (docs/adr/0043).
 """
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,23 +81,44 @@ class PracticeReader(DataSourceStreamReader):
 
 
 def practise(
-    spark: "SparkSession", settings: "Settings", topics: "KafkaTopics", *, checkpoint: Path
+    spark: "SparkSession",
+    settings: "Settings",
+    topics: "KafkaTopics",
+    *,
+    checkpoint: Path,
+    over: threading.Event,
 ) -> None:
-    """Deliver what PracticeReader reads; takes seconds of a core, and some slots beside the lanes'.
+    """Deliver what PracticeReader reads; takes seconds of a core, and a slot beside the lanes'.
 
-    Where the topic is missing and may not be created there is none.
+    Where the topic is missing and may not be created, or is not kept as one for practice, there is
+    no practice. `over`: the service ends, which ends this, too.
     """
-    topic = topic_of(settings)
+    topic, began_s = topic_of(settings), time.monotonic()
     try:
-        if topic not in topics.partitions([topic]):
-            if not settings.create_topics:
-                _log.info("no practice: its topic does not exist", topic=topic)
-                return
-            config = {"retention.ms": str(RETENTION_MS)}
-            topics.create(topic, partitions=settings.topic_partitions, config=config)
+        if why := _unfit(topic, settings, topics):
+            _log.warning("no practice: the first burst is slower", topic=topic, cause=why)
+            return
         _deliver(spark, settings, topic, checkpoint)
-    except Exception as error:  # as when the service ends meanwhile
-        _log.warning("no practice; the first burst is slower", topic=topic, cause=str(error)[:500])
+    except Exception as error:
+        if not over.is_set():
+            told = str(error)[:500]
+            _log.warning("no practice: the first burst is slower", topic=topic, cause=told)
+        return
+    _log.info("practised", topic=topic, seconds=round(time.monotonic() - began_s, 1))
+
+
+def _unfit(topic: str, settings: "Settings", topics: "KafkaTopics") -> str:
+    """Why nothing should be sent there; makes the topic if it may. What is kept for longer is
+    somebody else's, or would grow with each start."""
+    kept_ms = str(RETENTION_MS)
+    if topic not in topics.partitions([topic]):
+        if not settings.create_topics:
+            return "it does not exist, and create_topics is off"
+        config = {"retention.ms": kept_ms}
+        topics.create(topic, partitions=settings.topic_partitions, config=config)
+        return ""
+    found = topics.config(topic).get("retention.ms", "")
+    return "" if found == kept_ms else f"expected retention.ms={kept_ms}, got {found!r}"
 
 
 def _deliver(spark: "SparkSession", settings: "Settings", topic: str, checkpoint: Path) -> None:
@@ -107,8 +130,6 @@ def _deliver(spark: "SparkSession", settings: "Settings", topic: str, checkpoint
     writer = records.where("topic IS NOT NULL").writeStream.queryName(OPTION).format("kafka")
     writer = writer.options(**producer_options(settings, of=OPTION))
     query = writer.option("checkpointLocation", str(checkpoint)).start()
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-        close_producer(spark, settings, of=OPTION)
+    query.processAllAvailable()
+    query.stop()
+    close_producer(spark, settings, of=OPTION)

@@ -25,6 +25,7 @@ from sendlater.bench.all import number, table
 from sendlater.client.scheduler import Scheduler
 from sendlater.errors import Unavailable
 from sendlater.local.process import wait_for
+from sendlater.spark.delivery.practice import SUFFIX
 
 STEADY, TAKEN_IN, DELIVERED = "at 2,000/s", "a burst, taken in", "a burst, delivered"
 RATE, WARM_S, STEADY_S = 2_000, 40.0, 40.0
@@ -234,11 +235,11 @@ def _threads(process: psutil.Process, kind: str) -> Iterator[tuple[Thread, str, 
 
 
 def _log_bytes(directory: Path, count: int) -> dict[str, float]:
-    """Bytes a message in Kafka's logs, by topic."""
+    """Bytes a message in Kafka's logs, by topic, but for what was practised with."""
     sizes: Counter[str] = Counter()
     for segment in directory.rglob("*.log"):
         topic, _, partition = segment.parent.name.rpartition("-")
-        if partition.isdigit() and not topic.startswith("__"):
+        if partition.isdigit() and not topic.startswith("__") and not topic.endswith(SUFFIX):
             sizes[topic] += segment.stat().st_size
     return {topic: round(size / count, 1) for topic, size in sizes.items() if size > count}
 

@@ -9,7 +9,12 @@
 -- A row whose id was written again or cancelled since it was claimed (park has marked it) is
 -- dropped: the newest wins, in any batch and in any order of releases.
 
-local rows = redis.call('HSCAN', batch, 0, 'COUNT', count_max)[2]
+-- A scan returns nothing where much of the hash is empty already, as its beginning is after some steps.
+local cursor, rows = '0', {}
+repeat
+    local found = redis.call('HSCAN', batch, cursor, 'COUNT', count_max)
+    cursor, rows = found[1], found[2]
+until #rows > 0 or cursor == '0'
 for i = 1, #rows, 2 do
     local id, packed = rows[i], rows[i + 1]
     redis.call('HDEL', batch, id)

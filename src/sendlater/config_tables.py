@@ -32,17 +32,13 @@ class Inbox(_Model):
                 f"inbox {self.topic!r}: a journal has dialect 'headers' and no copy_to, "
                 f"got {self.dialect!r} and {self.copy_to!r}"
             )
-        if self.added_headers == "few" and (self.dialect != "headers" or self.journaled):
+        tells_more = self.dialect != "headers" or self.journal or self.copy_to
+        if self.added_headers == "few" and tells_more:
             raise ValueError(
                 f"inbox {self.topic!r}: added_headers = 'few' needs dialect 'headers', no journal "
                 "and no copy_to, whose deliveries tell more"
             )
         return self
-
-    @property
-    def journaled(self) -> bool:
-        """Whether its records are read from a journal."""
-        return self.journal or bool(self.copy_to)
 
 
 TopicName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}$")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sendlater.dialects import names, sql
 from sendlater.dialects.envelope import NO_ENVELOPE, countdown_ms, envelope_stages
+from sendlater.dialects.plain import adding_few
 from sendlater.dialects.progress import OWN_HEADERS
 from sendlater.dialects.rejection_rules import detail_of, reason_of, undecided
 from sendlater.dialects.retry import (
@@ -308,7 +309,7 @@ def _scheduled(settings: "Settings", in_journal: str) -> list[str]:
 
 def _fate(settings: "Settings") -> str:
     """The dialect, which also tells what a delivery gets."""
-    few = tuple(inbox.topic for inbox in settings.inboxes if inbox.added_headers == "few")
+    few = adding_few(settings)
     return f"if(topic IN {sql.texts(few)}, 'few', dialect)" if few else "dialect"
 
 

@@ -43,7 +43,7 @@ class PlainRules:
     topics: tuple[str, ...] = ()
     """Inboxes whose records may be plain."""
     few: tuple[str, ...] = ()
-    """Those among them whose deliveries get few headers."""
+    """Inboxes whose deliveries get few headers."""
     bytes_max: int = 0
     """Size of value, key and headers together."""
     delay_ms_max: int = 0
@@ -56,7 +56,7 @@ class PlainRules:
         plain = () if settings.keep_input_headers else settings.taken_in
         return cls(
             topics=tuple(one.topic for one in plain if one.dialect == "headers"),
-            few=tuple(one.topic for one in plain if one.added_headers == "few"),
+            few=adding_few(settings),
             bytes_max=min(PLAIN_BYTES_MAX, settings.max_payload_bytes),
             delay_ms_max=settings.max_delay_days * 86_400_000,
             past=settings.past != "reject",
@@ -101,6 +101,11 @@ class PlainRules:
         if due_ms > min(timestamp_ms + self.delay_ms_max, DUE_MS_MAX):
             return None
         return due_ms, target, target_key, [part for pair in found.items() for part in pair] or None
+
+
+def adding_few(settings: "Settings") -> tuple[str, ...]:
+    """Inboxes whose deliveries get few headers."""
+    return tuple(one.topic for one in settings.inboxes if one.added_headers == "few")
 
 
 def _due_ms(found: dict[str, bytes | None], timestamp_ms: int) -> int | None:

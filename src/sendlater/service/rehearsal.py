@@ -18,6 +18,7 @@ from sendlater.config import Settings
 from sendlater.dialects import lane_stages, stages
 from sendlater.spark.datasource.format import DUE_SCHEMA, INBOX_SCHEMA, SENT_SCHEMA
 from sendlater.spark.kafka_sink import producer_options
+from sendlater.spark.one_batch import OneBatch
 from sendlater.spark.session import JAVA_OPTIONS, class_archive, end_session, start_session
 from sendlater.spark.warm_up import new_producer
 
@@ -51,23 +52,11 @@ class Rehearsed(DataSource):
         return Nowhere()
 
 
-class RehearsedRows(DataSourceStreamReader):
+class RehearsedRows(OneBatch):
     """Rows as tasks of intake or of a lane yield them."""
 
     def __init__(self, rows: str) -> None:
         self._rows = rows
-
-    def initialOffset(self) -> dict[str, int]:
-        """Before the batch."""
-        return {"batch": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
-        """After it."""
-        return {"batch": 1}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One task."""
-        return [] if start == end else [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
         """What warms up a service."""

@@ -166,7 +166,7 @@ class Shard:
         nothing = {"batch": self._batch_key(""), "name": ""}
         script("settle").armed(name).arm(self.client, **self._keys("state", "batches"), **nothing)
         keys = self._keys("due", "record", "state", "wake", "batches")
-        nobody = {"owner": "0", "count_max": 0}
+        nobody = {"owner": "0", "cursor": 0, "count_max": 0}
         script("release").armed(name).arm(self.client, **keys, **nothing, **nobody)
 
     def is_armed(self, name: str) -> bool:
@@ -246,14 +246,15 @@ class Shard:
         With `armed_as`, raises StoreWentBack if the server has restarted since `arm`.
         """
         release = script("release").armed(armed_as) if armed_as else script("release")
-        left = 1
+        cursor, left = b"0", 1
         while left:
-            left = release(
+            cursor, left = release(
                 self.client,
                 **self._keys("due", "record", "state", "wake", "batches"),
                 batch=self._batch_key(name),
                 owner=owner,
                 name=name,
+                cursor=cursor,
                 count_max=RELEASE_COUNT_MAX,
             )
 

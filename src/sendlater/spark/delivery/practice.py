@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
+
+from sendlater.spark.one_batch import OneBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,23 +43,11 @@ def topic_of(settings: "Settings") -> str:
     return f"{settings.space}{SUFFIX}"
 
 
-class PracticeReader(DataSourceStreamReader):
-    """One batch of one task, in SENT_SCHEMA."""
+class PracticeReader(OneBatch):
+    """In SENT_SCHEMA."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-
-    def initialOffset(self) -> dict[str, int]:
-        """Before the batch."""
-        return {"batch": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002
-        """After it."""
-        return {"batch": 1}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One task."""
-        return [] if start == end else [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
         """CHUNKS times the same rows."""

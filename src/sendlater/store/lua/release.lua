@@ -1,20 +1,17 @@
 -- Put rows of an unsettled batch back to pending, some at a time.
 --
 -- keys: due record state wake batches batch
--- args: owner name count_max:number
+-- args: owner name cursor count_max:number
 -- uses: tags back prefetched
 -- full: goes on
--- returns: how many rows the batch still holds
+-- returns: the next cursor, and how many rows the batch still holds
 --
 -- A row whose id was written again or cancelled since it was claimed (park has marked it) is
 -- dropped: the newest wins, in any batch and in any order of releases.
 
--- A scan returns nothing where much of the hash is empty already, as its beginning is after some steps.
-local cursor, rows = '0', {}
-repeat
-    local found = redis.call('HSCAN', batch, cursor, 'COUNT', count_max)
-    cursor, rows = found[1], found[2]
-until #rows > 0 or cursor == '0'
+-- From the cursor on: a step of a scan returns nothing where the hash is empty already, as its beginning soon is.
+local found = redis.call('HSCAN', batch, cursor, 'COUNT', count_max)
+local rows = found[2]
 for i = 1, #rows, 2 do
     local id, packed = rows[i], rows[i + 1]
     redis.call('HDEL', batch, id)
@@ -29,4 +26,4 @@ if left == 0 then
     end_prefetching(name)
     redis.call('XADD', wake, 'MAXLEN', 1, '*', 'released', name)
 end
-return left
+return {found[1], left}

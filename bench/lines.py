@@ -36,7 +36,7 @@ class Drivers:
             "BENCH_ARRIVALS": str(arrivals),
         }
         self._log = directory / "drivers.log"
-        self._unread = bytearray()
+        self._unread, self._waiting = bytearray(), 0
         with self._log.open("ab") as log:
             self._receiver = subprocess.Popen(
                 system.receiver, cwd=ROOT, env=environment, stdout=log, stderr=log
@@ -80,13 +80,15 @@ class Drivers:
         """
         if self._receiver.poll() is not None:
             raise Unavailable(f"the receiver ended:\n{last_lines(self._log)}")
-        self._unread += self._file.read()
-        return self._unread.count(b"\n")
+        new = self._file.read()
+        self._unread += new
+        self._waiting += new.count(b"\n")
+        return self._waiting
 
     def take(self) -> list[tuple[int, int]]:
         """Number and time of what has arrived since the last call."""
         *lines, rest = bytes(self._unread).split(b"\n")
-        self._unread = bytearray(rest)
+        self._unread, self._waiting = bytearray(rest), 0
         pairs = (line.split() for line in lines if line != b"ready")
         return [(int(number), int(at_ms)) for number, at_ms in pairs]
 

@@ -20,7 +20,7 @@ from sendlater.operations.arguments import Message
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.1
-READ_COUNT_MAX = 10_000
+READ_COUNT_MAX = 1_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,9 +57,10 @@ def receive(scheduler: Scheduler, name: str) -> None:
         file.write(b"ready\n")
         follow = _from_kafka if scheduler.settings.on_kafka else _from_redis
         for values in follow(scheduler, name, stop):
-            now_ms = time.time_ns() // 1_000_000
-            numbers = (value[:NUMBER_BYTES].rstrip() for value in values if value)
-            file.write(b"".join(b"%s %d\n" % (number, now_ms) for number in numbers))
+            arrived = b" %d\n" % (time.time_ns() // 1_000_000)
+            numbers = [value[:NUMBER_BYTES].rstrip() for value in values if value]
+            if numbers:
+                file.write(arrived.join(numbers) + arrived)
 
 
 def _from_kafka(

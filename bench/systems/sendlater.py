@@ -100,12 +100,17 @@ SYSTEMS = (
             **ON_KAFKA_AND_REDIS,
             "service": "`sendlater serve` with compile_twice, see docs/production.md",
             "inbox": 'added_headers = "few": deliveries get an id and a due time',
+            "millions in one instant": "prefetch_ms 40000, idle_window_ms 60000, "
+            "prefetch_bytes_max 1 GiB, as docs/production.md has it",
         },
         kafka=True,
         redis=True,
         messages_max=MOST,
         SENDLATER_COMPILE_TWICE="true",
         SENDLATER_INBOXES='[{"topic": "schedules", "added_headers": "few"}]',
+        SENDLATER_PREFETCH_MS="40000",
+        SENDLATER_IDLE_WINDOW_MS="60000",
+        SENDLATER_PREFETCH_BYTES_MAX=str(1024**3),
     ),
     _system(
         "sendlater embedded",

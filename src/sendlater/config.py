@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     """Overlapping delivery queries; one works during the pause of another."""
     window_ms: int = Field(2_000, ge=500, le=60_000)
     """Length of a delivery batch: a shorter one duplicates less after a crash, a longer one costs
-    less. Where Spark is slow between two of them, or while they have less than 6,000 rows, they
+    less. Where Spark is slow between two of them, or while they have less than 20,000 rows, they
     are longer, up to `idle_window_ms`."""
     idle_window_ms: int = Field(10_000, ge=500, le=60_000)
     """The longest such batch, as while nothing is due soon."""
@@ -123,6 +123,8 @@ class Settings(BaseSettings):
     prefetch_ms: int = Field(5_000, ge=0, le=60_000)
     """How long before it is due a lane takes in hand what many are due with, so that it leaves at
     once; it can be cancelled and changed as before. 0: never."""
+    prefetch_bytes_max: int = Field(96 * 1024**2, gt=0)
+    """Most memory in which a task of a lane holds that: the default is 200,000 small messages."""
     claim_count: int = Field(CLAIM_COUNT_MAX, gt=0, le=CLAIM_COUNT_MAX)
     """Most schedules in one claim."""
     intake_rows: int = Field(200_000, gt=0)
@@ -224,13 +226,11 @@ class Settings(BaseSettings):
             raise ValueError(f"history_topic: {self.history_topic!r} is an inbox too")
         if self.horizon:
             try:
-                horizon_ms = self.horizon_ms or 0
+                ahead_ms = self.horizon_ms or 0
             except durationpy.DurationError as error:
                 raise ValueError(f"horizon: expected a duration like 24h: {error}") from error
-            if horizon_ms < HORIZON_MS_MIN:
-                raise ValueError(
-                    f"horizon: expected at least {HORIZON_MS_MIN} ms, got {horizon_ms}"
-                )
+            if ahead_ms < HORIZON_MS_MIN:
+                raise ValueError(f"horizon: expected at least {HORIZON_MS_MIN} ms, got {ahead_ms}")
         if self.journals and not self.on_kafka:
             raise ValueError("inboxes: a journal needs Kafka (bootstrap_servers), got none")
         for inbox in self.inboxes:

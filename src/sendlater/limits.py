@@ -16,17 +16,14 @@ CLAIM_BYTES_MAX = 8 * 1024 * 1024
 PREFETCH_COUNT_MIN = 10_000
 """A task prefetches where at least so many fall due before its batch ends: fewer are claimed and
 sent in a tenth of a second."""
-PREFETCH_BYTES_MAX = 64 * 1024 * 1024
-"""Arrow data after which a task prefetches no more: 200,000 small messages."""
 LIST_NEAR_MS = 600_000
 """What is due later than this from when a list of everything begins is not prefetched before the
 list ends, so that its ids need not be remembered."""
 AHEAD_COUNT_MAX = 1_000
 """Most rows of a batch that one call looks through for what is prefetched and passes a filter: it
 takes Redis about a millisecond."""
-BATCH_BYTES_MAX = 256 * 1024 * 1024
-"""Payload after which a batch claims no more from a shard: after a crash, what must be looked up
-is read into memory."""
+BATCH_BYTES_MAX, WHOLE_BATCH_BYTES_MAX = 1024**3, 256 * 1024**2
+"""Payload after which a batch claims no more from a shard; with journals or topics on Redis."""
 LIMITS_COUNT_MAX = 100
 """Most topics with a limit: each claim names all of them."""
 WEIGHTS_COUNT_MAX = 100
@@ -54,8 +51,13 @@ RESCUE_COUNT_MAX = 20_000
 """Most rows of a failed batch that are delivered one by one before its lane starts again."""
 RELEASE_COUNT_MAX = 500
 """Most schedules that one release call puts back."""
-BATCH_COUNT_MAX = 250_000
-"""Most schedules one batch claims per shard; limits duplicates after a crash, and memory."""
+BATCH_COUNT_MAX, WHOLE_BATCH_COUNT_MAX = 2_000_000, 250_000
+"""Most schedules one batch claims per shard: limits duplicates after a crash whose look-up fails,
+and how long one takes. With journals or topics on Redis: these read into memory all of it."""
+LOOK_UP_COUNT_MAX, LOOK_UP_BYTES_MAX = 200_000, 64 * 1024 * 1024
+"""Most rows, and their payload, that are looked up at once after a crash: they are in memory."""
+SCAN_COUNT = 200
+"""Rows of a batch that one call reads: 200 of a megabyte are what a client can hold."""
 COPY_COUNT_MAX = 500
 """Most schedules in one step of a copy to other shards."""
 COPY_BYTES_MAX = 4 * 1024 * 1024

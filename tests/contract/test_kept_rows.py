@@ -16,7 +16,7 @@ from sendlater.store.succession import foreign_lanes
 from sendlater.store.unsettled import (
     goes_to,
     kept,
-    read_batch,
+    read_whole,
     settle_some,
     touch_kept,
     unsettled,
@@ -244,9 +244,9 @@ def test_what_is_kept_is_read_when_it_may_be_ready_not_at_each_look(here, monkey
 
     def reads(shard, name):
         read.append((shard.number, name))
-        return read_batch(shard, name)
+        return read_whole(shard, name)
 
-    monkeypatch.setattr(kept_rows, "read_batch", reads)
+    monkeypatch.setattr(kept_rows, "read_whole", reads)
     here.hold_back()
     here.clock.advance(PAUSE_MS)
     here.looks()
@@ -261,7 +261,7 @@ def test_a_batch_that_is_empty_is_removed(here):
     here.hold_back()
     here.clock.advance(PAUSE_MS)
     for shard, name in kept(here.pending):
-        settle_some(read_batch(shard, name), list(ROWS), owner=here.owner)
+        settle_some(read_whole(shard, name), list(ROWS), owner=here.owner)
     here.looks()
     for batch in here.kept.ready(owner=here.owner):
         batch.shard.release(batch.name, owner=here.owner)

@@ -7,7 +7,7 @@ from sent_rows import rows_of
 
 from sendlater.clock import FixedClock
 from sendlater.model import Cancelled, Expiry, Record, Schedule, State, Target
-from sendlater.spark.delivery import claim_task, due_source, prefetched
+from sendlater.spark.delivery import claim_task, due_source
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.due_source import DueReader
 from sendlater.spark.delivery.lane import Lane, ShardSlice
@@ -49,6 +49,7 @@ class Here:
             claim_count=100,
             check_targets=False,
             prefetch_ms=5_000,
+            prefetch_bytes_max=1_000_000,
             dead_topic="dead-letters",
         )
         self.batch = Batch(0, self.lane.run, 14_000, 1)
@@ -344,8 +345,7 @@ def test_where_it_cannot_be_nothing_is_prefetched(here, lane):
     assert not here.task(**lane)._ahead(NOW_MS).to_ms
 
 
-def test_a_task_holds_no_more_than_it_may(here, monkeypatch):
-    monkeypatch.setattr(prefetched, "PREFETCH_BYTES_MAX", 1)
+def test_a_task_holds_no_more_than_it_may(here):
     here.put(*(schedule(b"%03d" % n) for n in range(250)))
     held = set()
 
@@ -353,7 +353,8 @@ def test_a_task_holds_no_more_than_it_may(here, monkeypatch):
         held.add(here.pending.counts()["claimed"])
         return here.wait(ms)
 
-    task = here.task(wake=type("Wake", (), {"wait": staticmethod(wait)}))
+    wake = type("Wake", (), {"wait": staticmethod(wait)})
+    task = here.task(wake=wake, prefetch_bytes_max=1)
     assert len([row for row in rows_of(task.batches()) if row["id"]]) == 250
     assert held == {100, 250}
 

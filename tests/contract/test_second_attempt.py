@@ -13,7 +13,7 @@ from sendlater.config import Inbox, Settings
 from sendlater.dialects.deliver import leaving
 from sendlater.errors import NotLookedUp
 from sendlater.model import Origin, Record, Schedule
-from sendlater.spark.delivery import arrived
+from sendlater.spark.delivery import arrived, claim_task
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane, ShardSlice
@@ -149,6 +149,16 @@ def test_too_many_records_are_left_to_the_service(here, monkeypatch):
     here.attempt()
     here.send(b"a", b"b")
     with pytest.raises(NotLookedUp, match="at most 1"):
+        here.attempt()
+
+
+def test_too_many_rows_are_left_to_the_service(here, monkeypatch):
+    """They would be in a task's memory all at once."""
+    monkeypatch.setattr(claim_task, "LOOK_COUNT_MAX", 1)
+    here.put(b"a")
+    here.put(b"b")
+    assert set(here.attempt()) == {b"a", b"b"}
+    with pytest.raises(NotLookedUp, match="at most 1 rows in a batch, got 2"):
         here.attempt()
 
 

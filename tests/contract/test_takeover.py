@@ -8,9 +8,10 @@ import pytest
 from sendlater.errors import Fenced, StoreWentBack
 from sendlater.model import Origin, Record, Schedule
 from sendlater.store import Pending, Shard
+from sendlater.store import unsettled as unsettled_module
 from sendlater.store.at_work import HANDOVERS_MAX, STANDBY_MS, services
 from sendlater.store.batch import Batch
-from sendlater.store.codec import pack
+from sendlater.store.codec import pack, unpack
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import JournalCopy, hold
 from sendlater.store.scripts import script
@@ -129,6 +130,30 @@ def test_what_is_found_delivered_is_settled_and_the_rest_released(pending: Pendi
     pending.release_all(owner=owner)
     assert [s.id for s in pending.list(count_max=9)] == [b"0", b"2"]
     assert pending.counts()["settled"] == 2
+
+
+def test_a_large_batch_is_read_in_parts_while_it_is_settled(
+    pending: Pending, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsettled_module, "LOOK_UP_COUNT_MAX", 50)
+    monkeypatch.setattr(unsettled_module, "SCAN_COUNT", 10)
+    owner, ids = pending.fence(), {b"%03d" % n for n in range(500)}
+    run = pending.open_lane(0, owner=owner)
+    park(shard, *(schedule(id) for id in ids))
+    for number in (1, 2):
+        batch = Batch(lane=0, run=run, end_ms=10, number=number)
+        shard.claim(batch, owner=owner, now_ms=9, count_max=250)
+    seen, sizes = set(), []
+    for part in unsettled(pending, lane=0):
+        assert all(unpack(*row).id == row[0] for row in zip(part.ids, part.packed, strict=True))
+        seen |= set(part.ids)
+        sizes.append(len(part.ids))
+        settle_some(part, [id for id in part.ids if int(id) % 2], owner=owner)
+    assert seen == ids
+    assert len(sizes) >= 500 // 70
+    assert max(sizes) < 100  # a step of a scan may find a few more than it was asked for
+    pending.release_all(owner=owner)
+    assert {s.id for s in pending.list(count_max=999)} == {id for id in ids if not int(id) % 2}
 
 
 def test_beyond_the_horizon_nothing_is_kept(pending: Pending, shard: Shard) -> None:

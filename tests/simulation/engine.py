@@ -48,7 +48,6 @@ from sendlater.spark import session
 from sendlater.spark.delivery import arrived, claim_task, due_source, failed_batch, targets
 from sendlater.spark.delivery import crash_lookup as recovery
 from sendlater.spark.delivery import lane as lane_module
-from sendlater.spark.delivery.recurring import as_sent
 from sendlater.spark.intake import bundle, inbox_rows, inbox_task, park_task, watermark
 from sendlater.spark.intake import park_sink as sink
 from sendlater.spark.intake.share import ALONG, BUNDLE, WARM_UP, InboxShare
@@ -57,7 +56,7 @@ from sendlater.spark.journal import rebuild as filling
 from sendlater.spark.journal import rewrite as rewriting
 from sendlater.spark.journal.fill_tasks import Planned
 from sendlater.spark.journal.torn import Mark
-from sendlater.store import admin, conditional, connection, lease, shard
+from sendlater.store import admin, conditional, connection, lease, shard, unsettled
 from sendlater.store import pending as store
 
 ATTEMPTS_MAX = 4
@@ -444,8 +443,9 @@ class SimulatedRecovery(recovery.CrashLookup):
             at.setdefault(row, set()).add((topic, left))
         broker.world.pause(broker.world.rng.random() * 300)
         found = recovery.Found()
-        for number, row in enumerate(rows):
-            schedule, origin = row.schedule, row.schedule.origin
+        for number in range(len(rows)):
+            schedule = rows.schedule(number)
+            origin = schedule.origin
             told_place = schedule.dialect == "rejected" or (
                 origin and origin.topic in self._settings.journals
             )
@@ -460,7 +460,7 @@ class SimulatedRecovery(recovery.CrashLookup):
                 refused_id = place.replace("/", "-").encode() + planned_part(schedule)
                 refused = (refused_id, schedule.due_ms, place)
                 known = known | at.get(refused, set())
-            self._judge(number, schedule, known, found)
+            self._judge(number, rows.topics[number], known, found)
         return found
 
     def _entries(self, topics: Any) -> Iterator[tuple[str, int, int, Any]]:
@@ -470,14 +470,10 @@ class SimulatedRecovery(recovery.CrashLookup):
                 yield from ((topic, number, n, e) for n, e in enumerate(log) if e is not None)
 
     def _send(self, rows: Any, *, owed: bool) -> None:
-        from sendlater.spark.arrow_rows import to_arrow, unpack_columns
-
         broker: Any = self._topics
-        for one in rows:
-            asked = {"journals": self._settings.journals, "history_topic": "", "owed": owed}
-            columns = unpack_columns([one.packed])
-            sent = as_sent([one.schedule.id], [one.packed], columns, **asked)
-            for row in to_arrow(*sent).to_pylist():
+        settings = self._settings.model_copy(update={"history_topic": ""})
+        for n in range(len(rows)):
+            for row in rows.some([n]).sent(settings, owed=owed).to_pylist():
                 left_out = owed and row["dialect"] != "record"
                 for topic, number, key, value, headers in delivered(row, self._settings)[left_out:]:
                     broker.append(topic, number, key, value, headers)
@@ -489,9 +485,10 @@ class SimulatedRecovery(recovery.CrashLookup):
                 continue
             if entry.header(names.AGAIN) is not None:
                 continue
-            for n, row in enumerate(rows):
-                origin = row.schedule.origin
-                key = dict(row.schedule.record.headers).get(names.SCHEDULE, row.schedule.id)
+            for n in range(len(rows)):
+                schedule = rows.schedule(n)
+                origin = schedule.origin
+                key = dict(schedule.record.headers).get(names.SCHEDULE, schedule.id)
                 beside = (topic, number) == (origin.topic, origin.partition)
                 newer = at > origin.position if beside else entry.timestamp_ms > origin.timestamp_ms
                 if entry.key == key and newer:
@@ -547,6 +544,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         *((module, "PREFETCH_COUNT_MIN", 2) for module in (claim_task, due_source)),
         *((m, "Producer", lambda _: ConfluentProducer(broker)) for m in (rewriting, failed_batch)),
         (takeover, "CrashLookup", SimulatedRecovery),
+        *((module, "LOOK_UP_COUNT_MAX", 2) for module in (recovery, unsettled, takeover)),
         (queries, "start_lane", simulation.start_lane),
         (queries, "start_intake", simulation.start_intake),
         (arrived, "KafkaPartitions", lambda _options, topics: TopicReader(broker, topics)),

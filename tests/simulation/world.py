@@ -329,6 +329,8 @@ class World:
             self.pause(0)
 
     def _verb(self, command: str, args: tuple[Any, ...]) -> str:
+        if command == "hscan" and b":batches:" in str(args[0]).encode():
+            return "hgetall"  # of a batch, in parts
         if command not in ("evalsha", "eval"):
             return command
         if not self._verbs:

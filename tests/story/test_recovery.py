@@ -15,12 +15,16 @@ from sendlater.config import Inbox, Settings
 from sendlater.dialects.deliver import leaving
 from sendlater.dialects.recurrence import make_plan
 from sendlater.model import Origin, Record, Schedule
+from sendlater.spark import topic_reads
 from sendlater.spark.buckets.crash_lookup import arrived
 from sendlater.spark.buckets.ladder import Ladder
+from sendlater.spark.delivery import crash_lookup
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.recurring import advanced
 from sendlater.spark.journal.rebuild import Filling
+from sendlater.spark.topic_reads import deliveries
 from sendlater.store import Batch, Pending
+from sendlater.store import unsettled as unsettled_rows
 from sendlater.store.rebuild import JournalCopy
 from sendlater.store.unsettled import unsettled
 
@@ -73,9 +77,10 @@ class Crashed:
 
     def left(self):
         """Ids in the batches of each lane."""
-        return {
-            int(batch.name.partition(":")[0]): set(batch.ids) for batch in unsettled(self.pending)
-        }
+        found = {}
+        for batch in unsettled(self.pending):
+            found.setdefault(int(batch.name.partition(":")[0]), set()).update(batch.ids)
+        return found
 
     def headers_of(self, schedule, *more):
         """What the delivered record carries."""
@@ -134,6 +139,31 @@ def test_what_arrived_is_told_from_another_version_by_all_that_it_carries(crashe
 
     assert crashed.settle(spark_on_kafka) == len(versions)
     assert crashed.left() == {1: set(versions)}
+
+
+def test_of_a_large_batch_some_are_looked_up_at_a_time_and_the_topics_read_once(
+    crashed, spark_on_kafka, monkeypatch
+):
+    for module in (crash_lookup, unsettled_rows):
+        monkeypatch.setattr(module, "LOOK_UP_COUNT_MAX", 10)
+    monkeypatch.setattr(unsettled_rows, "SCAN_COUNT", 3)
+    reads = []
+
+    def reads_topics(*given, **since):
+        reads.append(given)
+        return deliveries(*given, **since)
+
+    monkeypatch.setattr(topic_reads, "deliveries", reads_topics)
+    rows = [crashed.schedule(b"%d" % n, value=b"v" * 300) for n in range(80)]
+    crashed.claim(0, *rows[:40])
+    crashed.claim(1, *rows[40:])
+    for schedule in rows[::3]:
+        crashed.write(crashed.target, None, b"v" * 300, crashed.headers_of(schedule))
+
+    assert crashed.settle(spark_on_kafka) == len(rows[::3])
+    assert len(reads) == 1
+    left = {one.id for one in rows} - {one.id for one in rows[::3]}
+    assert set().union(*crashed.left().values()) == left
 
 
 def test_in_buckets_too_what_arrived_is_told_by_all_that_it_carries(

@@ -270,7 +270,7 @@ def test_what_waits_for_its_target_still_counts_as_held():
 def test_with_a_clock_set_back_no_batch_ends_before_the_last_one_did(monkeypatch, ends):
     """Else what was read since, and is due before that end, would count as delivered."""
     if ends == "when full":
-        monkeypatch.setattr(hold_task, "BATCH_COUNT_MAX", 1)
+        monkeypatch.setattr(hold_task, "WHOLE_BATCH_COUNT_MAX", 1)
     before = Standing(resume=0, read_end=1, end_ms=12_000)
     messages = [Message(0, 11_000), Message(1, 11_800), Message(2, 13_000)]
     if ends == "when asked":

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from sendlater.config import Settings
 from sendlater.errors import BrokerUnavailable
-from sendlater.model import Origin, Record, Schedule
+from sendlater.model import Record, Schedule
 from sendlater.spark.delivery import crash_lookup
 from sendlater.store.codec import pack
 from sendlater.store.unsettled import Unsettled
@@ -96,13 +96,8 @@ def test_a_row_has_arrived_wherever_it_went(topic: str) -> None:
     )
     found = crash_lookup.Found()
     look_up: Any = crash_lookup.CrashLookup(None, settings, None, None)  # type: ignore[arg-type]
-    one = Schedule(
-        id=b"a",
-        due_ms=1,
-        record=Record(topic="t", value=b"v"),
-        origin=Origin(topic="in", partition=0, position=7, timestamp_ms=1),
-    )
+    row = ("t", "in")
     copies = {("history", False)} if topic == "t" else set()
-    look_up._judge(0, one, {(topic, False), ("in", True), *copies}, found)
-    look_up._judge(1, one, {("in", True)}, found)
+    look_up._judge(0, row, {(topic, False), ("in", True), *copies}, found)
+    look_up._judge(1, row, {("in", True)}, found)
     assert (found.arrived, found.owed, found.torn) == ({0}, set(), {1})

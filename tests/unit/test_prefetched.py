@@ -28,7 +28,7 @@ def chunk(rows: dict[bytes, int], *, ready: bool) -> Chunk:
 
 @given(STEPS, st.booleans())
 def test_what_is_ripe_comes_once_and_what_was_recalled_does_not(steps, ready):
-    held, model = Prefetched(), {}
+    held, model = Prefetched(bytes_max=1), {}
     for step, told in steps:
         if step == "put":
             rows = {one: due for one, due in told.items() if one not in model}

@@ -9,6 +9,7 @@ import structlog
 
 from sendlater.brokers.own_topics import inbox_ends
 from sendlater.errors import BrokerUnavailable, StoreUnavailable, StoreWentBack
+from sendlater.limits import KEPT_LANE, LOOK_UP_COUNT_MAX
 from sendlater.service.queries import Queries
 from sendlater.service.supervision import (
     FIRST_BATCH_WATCH_S,
@@ -23,7 +24,8 @@ from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
 from sendlater.spark.journal.standing import Ends
 from sendlater.store.rebuild import JournalCopy, hold
-from sendlater.store.succession import tell_layout
+from sendlater.store.succession import foreign_lanes, tell_layout
+from sendlater.store.unsettled import count_rows
 from sendlater.store.waiting import unlimit
 
 _log = structlog.get_logger()
@@ -94,13 +96,14 @@ class Takeover(Queries):
         """Settle or release old batches, fill the store; returns the ends intake must reach."""
         settings = self.settings
         self.pending.arm(owner=self.owner)
+        beside = self._looked_up_beside()
         if self._topics is not None:
             # It counts its failures: a start that begins anew goes on with it.
             self._crash_lookup = self._crash_lookup or self._new_lookup()
             if any(shard.batches() for shard in self.pending.shards):
                 stop.wait(settings.recovery_pause_ms / 1_000)
-            self._crash_lookup.settle(owner=self.owner)
-        self.pending.release_all(owner=self.owner, looked_up=True)
+            self._crash_lookup.settle(owner=self.owner, but=beside)
+        self.pending.release_all(owner=self.owner, looked_up=True, but=beside)
         unlimit(self.pending, sorted(settings.limits), owner=self.owner)
         if self._topics is None:
             return {}
@@ -108,6 +111,14 @@ class Takeover(Queries):
         self._start_targets()
         self._filling = self._new_filling()
         return self._filling.fill()
+
+    def _looked_up_beside(self) -> set[int]:
+        """Lanes of a dead service that has left so much that all others should not wait for its
+        look-up: it follows when we deliver, as what an heir inherits (see `_look_after_estate`)."""
+        lanes = {one for one in foreign_lanes(self.pending, self.owner) if one < KEPT_LANE}
+        if self.settings.journals or self._topics is None:
+            return set()  # what is torn must be known before intake reads
+        return lanes if count_rows(self.pending, lanes) > LOOK_UP_COUNT_MAX else set()
 
     def _new_lookup(self) -> CrashLookup:
         assert self._topics is not None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import structlog
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from sendlater.brokers.kafka_options import reader_options
@@ -48,6 +49,34 @@ def deliveries(
     `as_told`."""
     found = as_told(records_since(spark, settings, topics, from_ms=from_ms))
     return found.select("id", "due_ms", "version", "topic", "deleted")
+
+
+class Deliveries:
+    """What `deliveries` finds, read once for several that ask."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark, self._settings = spark, settings
+        self._kept: tuple[int, set[str], DataFrame] | None = None
+
+    def since(self, from_ms: int, topics: set[str], *, shared: bool) -> DataFrame:
+        """Our records on these topics since an instant, or more than these. `shared`: others will
+        ask for the same, so it is kept on disk until `forget`."""
+        if self._kept is not None:
+            kept_ms, kept_topics, found = self._kept
+            if kept_ms <= from_ms and topics <= kept_topics:
+                return found
+        found = deliveries(self._spark, self._settings, topics, from_ms=from_ms)
+        if shared:
+            self.forget()
+            found = found.persist(StorageLevel.DISK_ONLY)
+            self._kept = from_ms, topics, found
+        return found
+
+    def forget(self) -> None:
+        """What is kept is needed no more."""
+        if self._kept is not None:
+            self._kept[2].unpersist()
+            self._kept = None
 
 
 def as_told(records: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ pairs of values make a stream, so that one call unpacks any number of schedules.
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,12 @@ def unpack_many(packed: Sequence[bytes]) -> list[Any]:
     header = b"\xdd" + struct.pack(">I", 2 * len(packed))
     rows: list[Any] = msgspec.msgpack.decode(header + b"".join(packed))
     return rows
+
+
+def topics_of(packed: Sequence[bytes]) -> Iterator[tuple[str, str]]:
+    """Where each of these rows goes, and the topic that it was read from (empty: none)."""
+    for fields in unpack_many(packed)[1::2]:
+        yield as_text(fields[-FIELDS]), as_text(fields[-FIELDS + 6])
 
 
 def pack(schedule: Schedule) -> bytes:

@@ -17,7 +17,7 @@ deliveries). Journals add `touched` and `beyond` (ids that intake has seen while
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice, pairwise
 from operator import itemgetter
@@ -144,15 +144,15 @@ class Pending:
                     shard.release(name, owner=owner, armed_as=mark if looked_up else "")
         return run
 
-    def release_all(self, *, owner: int, looked_up: bool = False) -> None:
-        """Put back every unsettled batch; only after the fence and before lanes start.
+    def release_all(self, *, owner: int, looked_up: bool = False, but: Container[int] = ()) -> None:
+        """Put back every unsettled batch `but` those of some lanes; only between fence and lanes.
 
         `looked_up`: see `open_lane`; then what is kept (see store/unsettled.py) stays.
         """
         mark = f"{self.space}/{owner}" if looked_up else ""
         for shard in self.shards:
             for name, lane in shard.batches().items():
-                if not (looked_up and lane >= KEPT_LANE):
+                if not (lane in but or (looked_up and lane >= KEPT_LANE)):
                     shard.release(name, owner=owner, armed_as=mark)
 
     def settle(self, batch: Batch, *, owner: int | None = None) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sendlater.errors import NotLookedUp
 from sendlater.limits import (
     CANCELLED_COUNT_MAX,
     CLAIM_BYTES_MAX,
@@ -89,11 +90,14 @@ class Shard:
         )
         return count
 
-    def attempt(self, batch: Batch, *, owner: int, attempt: str) -> Claim | None:
+    def attempt(
+        self, batch: Batch, *, owner: int, attempt: str, count_max: int | None = None
+    ) -> Claim | None:
         """Begin an attempt at a batch: earlier attempts claim no more into it.
 
         Returns what the batch holds already, in due order; None if it is closed to further claims,
-        then `claimed` has all of it. Raises LaneEnded for a settled batch or a dead run, Fenced.
+        then `claimed` has all of it. Raises LaneEnded for a settled batch or a dead run, Fenced,
+        and what `claimed` raises.
         """
         stands = script("attempt")(
             self.client,
@@ -105,7 +109,7 @@ class Shard:
         if stands != "open":
             return Claim([], [])
         self.recall(batch.name, attempt=attempt)
-        return self.claimed(batch)
+        return self.claimed(batch, count_max=count_max)
 
     def _at_work(self, batch: Batch, attempt: str) -> dict[str, Any]:
         """Arguments that name a batch that is there and the attempt to a script."""
@@ -212,14 +216,17 @@ class Shard:
         pairs = [(i, row) for i, row in zip(ids, found, strict=True) if row and row[0] != OVERTAKEN]
         return Claim([i for i, _ in pairs], [row for _, row in pairs])
 
-    def claimed(self, batch: Batch) -> Claim:
+    def claimed(self, batch: Batch, *, count_max: int | None = None) -> Claim:
         """What a batch holds already, in due order, for a task that starts again.
 
         Without rows that were written again or cancelled since: these are delivered in their new
-        version, or not at all.
+        version, or not at all. Raises NotLookedUp if it holds more than `count_max`.
         """
+        key = self._batch_key(batch.name)
         with answering():
-            rows = self.client.hgetall(self._batch_key(batch.name))
+            if count_max is not None and (count := int(self.client.hlen(key))) > count_max:
+                raise NotLookedUp(f"expected at most {count_max} rows in a batch, got {count}")
+            rows = self.client.hgetall(key)
         # A packed row starts with its due time in big-endian bytes: comparing bytes orders by it.
         standing = [row for row in rows.items() if row[1][0] != OVERTAKEN]
         ordered = sorted(standing, key=lambda row: row[1][:9])

@@ -7,10 +7,16 @@ arrived. They are moved to batches of lanes that no service has, and are looked 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sendlater.limits import KEPT_LANE, RELEASE_COUNT_MAX
+from sendlater.limits import (
+    KEPT_LANE,
+    LOOK_UP_BYTES_MAX,
+    LOOK_UP_COUNT_MAX,
+    RELEASE_COUNT_MAX,
+    SCAN_COUNT,
+)
 from sendlater.model import Schedule
 from sendlater.store.batch import OVERTAKEN, Batch
-from sendlater.store.codec import unpack
+from sendlater.store.codec import topics_of, unpack
 from sendlater.store.connection import answering
 from sendlater.store.pending import Pending
 from sendlater.store.scripts import script
@@ -19,7 +25,7 @@ from sendlater.store.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A batch that nobody has settled, and its rows as the scripts return them."""
+    """A batch that nobody has settled, and rows of it as the scripts return them."""
 
     shard: Shard
     name: str
@@ -41,16 +47,26 @@ class Unsettled:
         return replace(self, ids=[i for i, _ in rows], packed=[p for _, p in rows])
 
 
-def unsettled(pending: Pending, *, lane: int | None = None) -> Iterator[Unsettled]:
-    """Batches left behind, of one lane or of all; without what is kept, and without what they have
-    prefetched, which goes back to pending."""
+def unsettled(
+    pending: Pending, *, lane: int | None = None, but: Collection[int] = ()
+) -> Iterator[Unsettled]:
+    """Batches left behind, of one lane or of all `but` some, in parts; without what is kept, and
+    without what they have prefetched, which goes back to pending."""
     for shard in pending.shards:
         for name, of_lane in shard.batches().items():
-            if lane == of_lane or (lane is None and of_lane < KEPT_LANE):
+            if lane == of_lane or (lane is None and of_lane < KEPT_LANE and of_lane not in but):
                 shard.recall(name)
-                batch = read_batch(shard, name)
-                if batch.ids:
-                    yield batch
+                yield from read_batch(shard, name)
+
+
+def count_rows(pending: Pending, lanes: Collection[int]) -> int:
+    """How many rows the batches of these lanes hold."""
+    count = 0
+    for shard in pending.shards:
+        names = [name for name, lane in shard.batches().items() if lane in lanes]
+        with answering():
+            count += sum(int(shard.client.hlen(shard._batch_key(name))) for name in names)
+    return count
 
 
 def recall_lanes(pending: Pending, lanes: Collection[int]) -> None:
@@ -69,10 +85,29 @@ def kept(pending: Pending) -> Iterator[tuple[Shard, str]]:
                 yield shard, name
 
 
-def read_batch(shard: Shard, name: str) -> Unsettled:
-    """A batch as it stands."""
-    with answering():
-        rows = shard.client.hgetall(shard._batch_key(name))
+def read_batch(shard: Shard, name: str) -> Iterator[Unsettled]:
+    """A batch as it stands, in parts that fit into memory, each with rows. While rows are taken
+    out of it another one may come twice."""
+    rows: dict[bytes, bytes] = {}
+    cursor, size = 0, 0
+    while True:
+        with answering():
+            cursor, found = shard.client.hscan(shard._batch_key(name), cursor, count=SCAN_COUNT)
+        rows |= found
+        size += sum(map(len, found.values()))
+        is_full = len(rows) >= LOOK_UP_COUNT_MAX or size >= LOOK_UP_BYTES_MAX
+        if rows and (is_full or cursor == 0):
+            yield Unsettled(shard, name, list(rows), list(rows.values()))
+            rows, size = {}, 0
+        if cursor == 0:
+            return
+
+
+def read_whole(shard: Shard, name: str) -> Unsettled:
+    """All of a batch that keeps rows: no more than was looked up at once."""
+    rows: dict[bytes, bytes] = {}
+    for part in read_batch(shard, name):
+        rows.update(zip(part.ids, part.packed, strict=True))
     return Unsettled(shard, name, list(rows), list(rows.values()))
 
 
@@ -82,7 +117,7 @@ def touch_kept(pending: Pending) -> None:
     for shard, name in kept(pending):
         gone = [
             f"\0{o.topic}/{o.partition}/{o.position}\0".encode() + one.id
-            for one in read_batch(shard, name).schedules()
+            for one in read_whole(shard, name).schedules()
             if (o := one.origin) is not None
         ]
         for first in range(0, len(gone), RELEASE_COUNT_MAX):
@@ -112,9 +147,9 @@ def keep(batch: Unsettled, ids: Sequence[bytes], *, until_ms: int, owner: int) -
 def goes_to(pending: Pending, lane: int, topics: Collection[str]) -> bool:
     """Whether a lane has claimed anything for or from one of these topics that is not settled."""
     return any(
-        one.record.topic in topics or (one.origin is not None and one.origin.topic in topics)
+        target in topics or origin in topics
         for batch in unsettled(pending, lane=lane)
-        for one in batch.schedules()
+        for target, origin in topics_of(batch.packed)
     )
 
 

@@ -15,10 +15,10 @@ from sendlater.clock import Clock
 from sendlater.errors import BrokerUnavailable
 from sendlater.limits import (
     ADDED_BYTES_MAX,
-    BATCH_COUNT_MAX,
     BUCKET_HELD_BYTES_MAX,
     BUCKET_HELD_COUNT_MAX,
     CLAIM_COUNT_MAX,
+    WHOLE_BATCH_COUNT_MAX,
 )
 from sendlater.model import Reason, Target
 from sendlater.spark.buckets.record import DRAIN, SCHEDULE, Waiting, parse
@@ -119,7 +119,7 @@ class HoldTask:
         for message in (first, *more):
             if message.error() is None:
                 self._take(message)
-        if self.read_end - self.before.resume >= BATCH_COUNT_MAX:
+        if self.read_end - self.before.resume >= WHOLE_BATCH_COUNT_MAX:
             self._end_soon()
 
     def _end_soon(self) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sendlater.clock import SystemClock
 from sendlater.errors import BadRequest
-from sendlater.limits import BATCH_BYTES_MAX, BATCH_COUNT_MAX, CLAIM_COUNT_MAX
+from sendlater.limits import CLAIM_COUNT_MAX, WHOLE_BATCH_BYTES_MAX, WHOLE_BATCH_COUNT_MAX
 from sendlater.spark.datasource.options import count, installation, store
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.recurring import occurrences
@@ -55,7 +55,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.settings = installation(options, known=OPTIONS)
-        self.rows_max = count(options, "maxrowspertrigger", 2 * BATCH_COUNT_MAX)
+        self.rows_max = count(options, "maxrowspertrigger", 2 * WHOLE_BATCH_COUNT_MAX)
         self.takeover = options.get("takeover", "false").lower() == "true"
         self.clock = SystemClock()
         self.owner = self.run = self.shards = 0
@@ -111,7 +111,7 @@ class DueRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun is None:
                 return
             taken, size = len(got.ids), sum(map(len, got.packed))
-            while taken < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX:
+            while taken < WHOLE_BATCH_COUNT_MAX and size < WHOLE_BATCH_BYTES_MAX:
                 got = shard.claim(
                     batch,
                     owner=owner,

@@ -53,10 +53,11 @@ def not_arrived(lane: Lane, shard: Shard, got: Claim, *, end_ms: int, clock: Clo
     return Claim([got.ids[n] for n in missing], [got.packed[n] for n in missing])
 
 
-def earliest_ms(schedules: Iterable[Schedule], end_ms: int) -> int:
-    """Nothing of a batch that was to end at `end_ms` was delivered before, by any broker's time."""
-    due_ms = min((one.due_ms for one in schedules), default=end_ms)
-    return max(due_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS
+def earliest_ms(due_ms: Iterable[int], end_ms: int) -> int:
+    """Nothing of a batch with these due times that was to end at `end_ms` was delivered before, by
+    any broker's time."""
+    first_ms = min(due_ms, default=end_ms)
+    return max(first_ms, end_ms - RECOVERY_LOOK_BACK_MS) - RECOVERY_CLOCK_SKEW_MS
 
 
 def _missing(
@@ -65,7 +66,8 @@ def _missing(
     """Numbers of rows that are on no topic, and their targets. Recurring schedules are among them:
     it is their occurrences that are delivered."""
     sent = {n: _sent(one, lane) for n, one in enumerate(schedules) if not one.plan}
-    found = _found(lane, sent, since_ms=earliest_ms(schedules, end_ms), clock=clock)
+    since_ms = earliest_ms((one.due_ms for one in schedules), end_ms)
+    found = _found(lane, sent, since_ms=since_ms, clock=clock)
     for n, parts in found.items():
         if len(parts) < len(sent[n]):
             raise NotLookedUp(f"{schedules[n].id[:100]!r} has arrived in part")

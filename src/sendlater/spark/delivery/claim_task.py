@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sendlater.clock import Clock
 from sendlater.limits import (
-    BATCH_BYTES_MAX,
-    BATCH_COUNT_MAX,
     CLAIM_COUNT_MAX,
     PREFETCH_COUNT_MIN,
     WAIT_MS_MAX,
 )
-from sendlater.spark.delivery.arrived import not_arrived
+from sendlater.spark.delivery.arrived import LOOK_COUNT_MAX, not_arrived
 from sendlater.spark.delivery.executor_clock import require_clock
 from sendlater.spark.delivery.expired import expired_rows, take_out
 from sendlater.spark.delivery.known_targets import KnownTargets, Needs
@@ -69,7 +67,7 @@ class ShardTask:
         self.on_trial = lane.inherits
         self.took_ms = 0.0
         """What a claim has taken of late, with all that follows until Spark has its rows."""
-        self.prefetched = Prefetched()
+        self.prefetched = Prefetched(bytes_max=lane.prefetch_bytes_max)
         plain = not (lane.journals or lane.limits or self.spans)
         self.looks_ahead = plain and lane.prefetch_ms > 0
         """What is counted, planned or traced as it is claimed is not claimed ahead."""
@@ -80,12 +78,11 @@ class ShardTask:
         if skew_ms_max := self.lane.clock_skew_ms_max:
             require_clock(self.shard, self.clock, skew_ms_max=skew_ms_max)
         try:
-            open_with = self.shard.attempt(self.batch, owner=self.lane.owner, attempt=self.attempt)
-            got = self.shard.claimed(self.batch) if open_with is None else open_with
+            is_open, got = self._begun()
             if got.ids:
                 self.looks_ahead = False
                 yield from self._again(self._not_arrived(got))
-            if open_with is None:
+            if not is_open:
                 return
             yield from self._claims(len(got.ids), sum(map(len, got.packed)))
             if self.prefetched:
@@ -93,6 +90,15 @@ class ShardTask:
             self.shard.close(self.batch, owner=self.lane.owner, attempt=self.attempt)
         finally:
             self.told.flush()
+
+    def _begun(self) -> tuple[bool, Claim]:
+        """Whether the batch takes more, and what it holds. With Kafka that is looked up."""
+        count_max = LOOK_COUNT_MAX if self.lane.broker_url else None
+        begun = self.shard.attempt(
+            self.batch, owner=self.lane.owner, attempt=self.attempt, count_max=count_max
+        )
+        is_open = begun is not None
+        return is_open, begun or self.shard.claimed(self.batch, count_max=count_max)
 
     def _not_arrived(self, got: Claim) -> Claim:
         """What is left of it. Without Kafka an earlier attempt has delivered nothing."""
@@ -107,16 +113,17 @@ class ShardTask:
             yield from self._arrow(Claim(got.ids[chunk], got.packed[chunk]))
 
     def _claims(self, count: int, size: int) -> "Iterator[pa.RecordBatch]":
-        while (room := count < BATCH_COUNT_MAX and size < BATCH_BYTES_MAX) or self.prefetched:
+        count_max, bytes_max = self.lane.batch_max
+        while (room := count < count_max and size < bytes_max) or self.prefetched:
             now_ms, began_ms = self.clock.now_ms(), self.clock.elapsed_ms()
             ending = now_ms >= self.end_ms or began_ms >= self.ends_at
             self.on_trial = self.on_trial and shares(self.shard, self.lane.owner)
-            count_max = TRIAL_COUNT if self.on_trial else self.lane.claim_count
+            most = TRIAL_COUNT if self.on_trial else self.lane.claim_count
             got = self.shard.claim(
                 self.batch,
                 owner=self.lane.owner,
                 now_ms=min(now_ms, self.end_ms),
-                count_max=count_max if room else 0,
+                count_max=most if room else 0,
                 attempt=self.attempt,
                 limits=self.waiting.given(),
                 ahead=self._ahead(now_ms),
@@ -187,7 +194,7 @@ class ShardTask:
         columns = unpack_columns(got.packed)
         sent = to_sent(got.ids, columns) if max(columns[KIND]) < EXPIRES else None
         needs = Needs.of(got.ids, got.packed, columns)
-        return Chunk(got.ids, columns[0], columns[1], needs, sent)
+        return Chunk(got.ids, _once(columns[0]), _once(columns[1]), needs, sent)
 
     def _leads(self, now_ms: int) -> bool:
         lane = self.lane
@@ -313,3 +320,8 @@ class ShardTask:
         owner = self.lane.owner
         expire(self.shard, self.batch, instead.items(), owner=owner, attempt=self.attempt)
         return {n for n, one in enumerate(got.ids) if one in instead}
+
+
+def _once(column: Sequence[Any]) -> Sequence[Any]:
+    """The same with one object in each place where all are equal: a task may hold a million."""
+    return [column[0]] * len(column) if len(set(column)) == 1 else column

@@ -9,6 +9,7 @@ accepted yet is released later.
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import structlog
@@ -25,7 +26,6 @@ from sendlater.spark.delivery.expired import has_expired
 from sendlater.spark.delivery.refusal import rejected
 from sendlater.spark.delivery.targets import Targets
 from sendlater.store import Pending
-from sendlater.store.codec import unpack
 from sendlater.store.unsettled import Unsettled, settle_some, unsettled
 
 ACK_MS = 5_000
@@ -92,18 +92,7 @@ class RecordByRecord:
         what has expired, and which occurrence of a recurring schedule is next. Raises
         BrokerUnavailable when the lane must not start yet.
         """
-        batches = [batch.standing() for batch in unsettled(self._pending, lane=lane)]
-        now_ms = self._clock.now_ms()
-        schedules = {
-            id: schedule
-            for batch in batches
-            for id, packed in zip(batch.ids, batch.packed, strict=True)
-            if (schedule := unpack(id, packed)).due_ms <= now_ms
-            and not has_expired(schedule, now_ms=now_ms)
-            and not schedule.plan
-            and isinstance(self._targets.known(schedule.record.topic), Target)
-        }
-        some = dict(list(schedules.items())[:RESCUE_COUNT_MAX])
+        batches, some = self._some(lane)
         records = {id: self._leaving(schedule) for id, schedule in some.items()}
         told = self._send({id: found[0] for id, found in records.items()})
         arrived = {id for id, error in told.items() if error is None}
@@ -121,7 +110,7 @@ class RecordByRecord:
             self._settle(batch, some, arrived - owed, refused)
         _log.warning(
             "a batch that failed was delivered record by record",
-            rows=len(schedules),
+            rows=len(some),
             arrived=len(arrived),
             refused=len(refused),
             causes=sorted({error.str() for error in refused.values()})[:3],
@@ -134,6 +123,27 @@ class RecordByRecord:
         if unsure:
             raise BrokerUnavailable(f"{len(unsure)} deliveries may have arrived: to be looked up")
         return len(arrived)
+
+    def _some(self, lane: int) -> tuple[list[Unsettled], dict[bytes, Schedule]]:
+        """The first rows of a lane that may be delivered now, and the batches that they are in."""
+        now_ms, batches = self._clock.now_ms(), list[Unsettled]()
+        some: dict[bytes, Schedule] = {}
+        for batch in unsettled(self._pending, lane=lane):
+            standing = batch.standing()
+            found = {
+                one.id: one
+                for one in standing.schedules()
+                if one.due_ms <= now_ms
+                and not has_expired(one, now_ms=now_ms)
+                and not one.plan
+                and isinstance(self._targets.known(one.record.topic), Target)
+            }
+            if found:
+                batches.append(standing)
+                some.update(islice(found.items(), RESCUE_COUNT_MAX - len(some)))
+            if len(some) == RESCUE_COUNT_MAX:
+                break
+        return batches, some
 
     def _leaving(self, schedule: Schedule) -> list[Record]:
         """The records of `leaving`; a tombstone goes to the partition the schedule came from."""

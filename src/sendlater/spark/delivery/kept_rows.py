@@ -14,10 +14,11 @@ import structlog
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.clock import Clock, SystemClock
 from sendlater.config import Settings
-from sendlater.model import Schedule
+from sendlater.limits import LOOK_UP_COUNT_MAX
 from sendlater.spark.kafka_sink import STILL_SENT_MS
 from sendlater.store import Batch, Pending
-from sendlater.store.unsettled import Unsettled, keep, kept, read_batch
+from sendlater.store.codec import topics_of
+from sendlater.store.unsettled import Unsettled, keep, kept, read_whole
 
 LOOK_AGAIN_MS = 1_000
 """How long those wait at least whose batch is looked up without them."""
@@ -84,10 +85,12 @@ class KeptRows:
             if rest.ids or not batch.ids:
                 self._keep(batch, rest, LOOK_AGAIN_MS, owner=owner)
                 found.append(rest)
+            if sum(len(one.ids) for one in found) > LOOK_UP_COUNT_MAX:
+                break  # the others at the next look
         return found
 
     def _read(self, one: tuple[int, str]) -> Unsettled:
-        return read_batch(self._pending.shards[one[0]], one[1])
+        return read_whole(self._pending.shards[one[0]], one[1])
 
     def _keep(self, batch: Unsettled, rest: Unsettled, for_ms: int, *, owner: int) -> None:
         left = set(rest.ids)
@@ -98,20 +101,21 @@ class KeptRows:
         return self._topics.silent(set().union(*map(self._where, batches)))
 
     def _without(self, silent: Collection[str], batch: Unsettled) -> Unsettled:
+        where = map(self._all_of, topics_of(batch.packed))
         rows = [
             (i, packed)
-            for i, packed, one in zip(batch.ids, batch.packed, batch.schedules(), strict=True)
-            if self._topics_of(one).isdisjoint(silent)
+            for i, packed, topics in zip(batch.ids, batch.packed, where, strict=True)
+            if topics.isdisjoint(silent)
         ]
         return replace(batch, ids=[i for i, _ in rows], packed=[p for _, p in rows])
 
     def _where(self, batch: Unsettled) -> set[str]:
         """Where its rows go."""
-        return set().union(*map(self._topics_of, batch.schedules()))
+        return set().union(*map(self._all_of, set(topics_of(batch.packed))))
 
-    def _topics_of(self, schedule: Schedule) -> set[str]:
-        """Where a lane sends something for it."""
-        topics, origin = {schedule.record.topic}, schedule.origin
-        if origin is not None and origin.topic in self._settings.journals:
-            topics |= {origin.topic, self._settings.history_topic} - {""}
-        return topics
+    def _all_of(self, row: tuple[str, str]) -> set[str]:
+        """Where a lane sends something for a row with this target that was read from this topic."""
+        target, origin = row
+        if origin in self._settings.journals:
+            return {target, origin, self._settings.history_topic} - {""}
+        return {target}

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from sendlater.limits import CLAIM_COUNT_MAX
+from sendlater.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_COUNT_MAX,
+    CLAIM_COUNT_MAX,
+    WHOLE_BATCH_BYTES_MAX,
+    WHOLE_BATCH_COUNT_MAX,
+)
 
 if TYPE_CHECKING:
     from sendlater.config import Settings
@@ -17,10 +23,10 @@ LEAD_MS = 200
 PAUSES_A_LEAD, PAUSES_A_BATCH = 5, 12
 """The same, and the length of a batch, as multiples of the pause before its planning: about a
 fourth of the pause between two batches. Otherwise a slow machine would only plan batches."""
-RISK_COUNT = 6_000
+RISK_COUNT = 20_000
 """Rows up to which a batch is longer than `window_ms`: what is doubled at worst if they must be
 delivered again, and their look-up fails. A batch costs as much as a hundred rows."""
-PAUSE_TIMES, POLL_TIMES_MAX = 4, 3
+PAUSE_TIMES, POLL_TIMES_MAX = 2, 3
 """The pause after a claim as a multiple of what a claim takes, and its maximum as one of `poll_ms`:
 a claim costs as much as fifty rows, so where claims take long, fewer are made."""
 MANY_COUNT = 5
@@ -48,6 +54,7 @@ class Lane:
     claim_count: int
     check_targets: bool
     prefetch_ms: int = 0
+    prefetch_bytes_max: int = 0
     filler_rows: int = 0
     dead_topic: str = ""
     """Topic for what has expired; empty: it is dropped."""
@@ -83,7 +90,7 @@ class Lane:
         from sendlater.store.waiting import rates_text
 
         same = ("space", "shards", "lanes", "window_ms", "idle_window_ms")
-        more = ("poll_ms", "standby_poll_ms", "claim_count", "prefetch_ms")
+        more = ("poll_ms", "standby_poll_ms", "claim_count", "prefetch_ms", "prefetch_bytes_max")
         return cls(
             redis_url=redis_url,
             owner=owner,
@@ -113,6 +120,7 @@ class Lane:
             standby_poll_ms=int(options.get("standby_poll_ms", 2)),
             claim_count=int(options.get("claim_count", CLAIM_COUNT_MAX)),
             prefetch_ms=int(options.get("prefetch_ms", 0)),
+            prefetch_bytes_max=int(options.get("prefetch_bytes_max", 0)),
             check_targets=options.get("check_targets", "false") == "true",
             filler_rows=int(options.get("filler_rows", 0)),
             dead_topic=options.get("dead_topic", ""),
@@ -137,6 +145,13 @@ class Lane:
             "check_targets": str(self.check_targets).lower(),
             "inherits": str(self.inherits).lower(),
         }
+
+    @property
+    def batch_max(self) -> tuple[int, int]:
+        """Most rows that a batch claims on a shard, and their payload in bytes."""
+        if self.journals or not self.broker_url:
+            return WHOLE_BATCH_COUNT_MAX, WHOLE_BATCH_BYTES_MAX
+        return BATCH_COUNT_MAX, BATCH_BYTES_MAX
 
     def broker_options(self) -> dict[str, str]:
         """Options of a Kafka client (librdkafka's names)."""
@@ -191,7 +206,7 @@ def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
 def pause_ms(poll_ms: int, *, count: int, took_ms: float) -> int:
     """How long a task that leads waits after a claim of so many rows, where claims take so long.
 
-    >>> [pause_ms(10, count=20, took_ms=took) for took in (1.5, 4, 60)]
+    >>> [pause_ms(10, count=20, took_ms=took) for took in (1.5, 8, 60)]
     [10, 16, 30]
     >>> pause_ms(10, count=2, took_ms=60)
     10

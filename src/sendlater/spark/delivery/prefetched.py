@@ -12,11 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sendlater.limits import PREFETCH_BYTES_MAX
 from sendlater.spark.delivery.known_targets import Needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ROW_BYTES = 150
+"""What Python takes for a row besides its record: an id, a due time, and their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Chunk:
 class Prefetched:
     """Chunks in the order they were claimed, which is due order but for what was parked since."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._chunks: deque[tuple[int, Chunk]] = deque()
         """Each with its number."""
         self._bytes = self._count = 0
@@ -73,7 +76,7 @@ class Prefetched:
     @property
     def is_full(self) -> bool:
         """Whether it takes no more."""
-        return self._bytes >= PREFETCH_BYTES_MAX
+        return self._bytes >= self._bytes_max
 
     @property
     def next_ms(self) -> int | None:
@@ -113,4 +116,6 @@ class Prefetched:
 
 
 def _size(chunk: Chunk) -> int:
-    return chunk.sent.nbytes if chunk.sent is not None else 100 * len(chunk.ids)
+    """Bytes, as far as they are known."""
+    held = chunk.sent.nbytes if chunk.sent is not None else 0
+    return held + ROW_BYTES * len(chunk.ids)

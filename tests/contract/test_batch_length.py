@@ -131,12 +131,12 @@ def test_who_leads_is_decided_when_a_lane_is_woken(
 
 
 @pytest.mark.parametrize(
-    ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 4, 4), (20, 40, 6), (2, 40, 2)]
+    ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 8, 4), (20, 40, 6), (2, 40, 2)]
 )
 def test_where_claims_take_long_and_find_many_the_pauses_are_longer(
     pending, owner, shard, redis_url, space, count, took_ms, pauses_ms
 ):
-    """Only the first claim has been made, so it counts a fourth (ADR 29)."""
+    """Only the first claim has been made, so it counts a fourth (ADR 29, 45)."""
     clock, waited = FixedClock(10_000_000), []
 
     class Waits:

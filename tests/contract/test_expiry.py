@@ -19,12 +19,13 @@ from sendlater.operations.acceptance import inbox_record
 from sendlater.service.metrics import StoreMetrics
 from sendlater.spark.arrow_rows import to_arrow, unpack_columns
 from sendlater.spark.delivery.claim_task import ShardTask
-from sendlater.spark.delivery.crash_lookup import CrashLookup, _Row
+from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.spark.delivery.targets import Targets
+from sendlater.spark.delivery.unsettled_rows import UnsettledRows
 from sendlater.store import Admin, Pending
-from sendlater.store.codec import pack, unpack
+from sendlater.store.codec import pack, unpack, with_due
 from sendlater.testing import Fake
 
 ORIGIN = Origin(topic="in", partition=1, position=7, timestamp_ms=1_000)
@@ -339,15 +340,19 @@ def test_what_may_have_arrived_is_looked_up_before_its_lane_starts(here, monkeyp
 )
 def test_the_look_up_after_a_crash_delivers_no_expired_row_either(expired, topics):
     """One whose tombstone is written already: nobody else would deliver it."""
-    rows = []
+    packed = []
     for expiry in (None, Expiry(1_000)):
         record = Record(topic="out", value=b"v")
         one = Schedule(id=b"i", due_ms=5, record=record, origin=ORIGIN, expiry=expiry)
-        rows.append(_Row(None, b"\xcf" + (5).to_bytes(8, "big") + pack(one), one))
+        packed.append(with_due(5, pack(one)))
     lookup = CrashLookup(None, Settings(expired=expired), None, None)
-    standing = lookup._standing(rows)
-    assert [row.schedule.record.topic for row in standing] == topics
-    assert [unpack(row.schedule.id, row.packed).record.topic for row in standing] == topics
+    standing = lookup._standing(UnsettledRows([b"i"] * 2, packed))
+    assert [standing.schedule(n).record.topic for n in range(len(standing))] == topics
+    assert [target for target, _ in standing.topics] == topics
+    last = lookup._standing(UnsettledRows([b"i"], packed[1:]))
+    assert [target for target, _ in last.topics] == topics[1:]
+    if not len(last):
+        lookup._send(last, owed=False)  # without Spark: there is nothing to send
 
 
 def test_an_expiry_far_away_stays_a_number_that_everybody_can_read(here):

@@ -26,7 +26,7 @@ class UnsettledRows:
         from sendlater.spark.arrow_rows import unpack_columns
 
         self.ids, self.packed = ids, packed
-        self.columns: list[Sequence[Any]] = unpack_columns(packed)
+        self.columns: list[Sequence[Any]] = unpack_columns(packed) if packed else []
         """As `unpack_columns`: due_ms first."""
         self.steps: dict[int, Recurring] = {}
         """Of recurring schedules, whose occurrences these are: how they go on if that arrived."""

@@ -208,8 +208,7 @@ class Heir(StoreWatch):
                     dismissed = True
                 if leaving.holder():
                     continue
-                lanes = succession.foreign_lanes(self.pending, self.owner)
-                lanes = {lane for lane in lanes if lane < KEPT_LANE}
+                lanes = succession.left_lanes(self.pending, self.owner)
                 if not lanes:
                     break
                 if not paused:

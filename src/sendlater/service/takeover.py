@@ -9,7 +9,7 @@ import structlog
 
 from sendlater.brokers.own_topics import inbox_ends
 from sendlater.errors import BrokerUnavailable, StoreUnavailable, StoreWentBack
-from sendlater.limits import KEPT_LANE, LOOK_UP_COUNT_MAX
+from sendlater.limits import LOOK_UP_COUNT_MAX
 from sendlater.service.queries import Queries
 from sendlater.service.supervision import (
     FIRST_BATCH_WATCH_S,
@@ -24,7 +24,7 @@ from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling, reached
 from sendlater.spark.journal.standing import Ends
 from sendlater.store.rebuild import JournalCopy, hold
-from sendlater.store.succession import foreign_lanes, tell_layout
+from sendlater.store.succession import left_lanes, tell_layout
 from sendlater.store.unsettled import count_rows
 from sendlater.store.waiting import unlimit
 
@@ -115,9 +115,9 @@ class Takeover(Queries):
     def _looked_up_beside(self) -> set[int]:
         """Lanes of a dead service that has left so much that all others should not wait for its
         look-up: it follows when we deliver, as what an heir inherits (see `_look_after_estate`)."""
-        lanes = {one for one in foreign_lanes(self.pending, self.owner) if one < KEPT_LANE}
         if self.settings.journals or self._topics is None:
             return set()  # what is torn must be known before intake reads
+        lanes = left_lanes(self.pending, self.owner)
         return lanes if count_rows(self.pending, lanes) > LOOK_UP_COUNT_MAX else set()
 
     def _new_lookup(self) -> CrashLookup:

@@ -320,7 +320,7 @@ class Pending:
                 total["limited"] += int(shard.client.zcount(shard.keys["due"], LIMITED_MS, "+inf"))
                 total["aside"] += int(shard.client.hlen(shard.keys["aside"]))
                 for name in shard.batches():
-                    total["claimed"] += int(shard.client.hlen(shard._batch_key(name)))
+                    total["claimed"] += shard.held(name)
                 total["later"] += int(state.get("later", 0)) + int(state.get("later_since", 0))
                 for name in names:
                     total[name] += int(state.get(name, 0))
@@ -335,7 +335,7 @@ class Pending:
         """How many pending schedules are due until then, and how many a batch holds."""
         with answering():
             due = sum(int(s.client.zcount(s.keys["due"], "-inf", to_ms)) for s in self.shards)
-            held = sum(int(s.client.hlen(s._batch_key(batch.name))) for s in self.shards)
+            held = sum(shard.held(batch.name) for shard in self.shards)
         return due, held
 
     def oldest_due_ms(self) -> int | None:

@@ -132,7 +132,7 @@ class Reshard:
                 raise Unavailable(f"the shards differ in {field}: {AGAIN}")
         for shard in pending.shards:
             for name in shard.batches():
-                if shard.client.hlen(shard._batch_key(name)):
+                if shard.held(name):
                     raise Unavailable(
                         f"shard {shard.number} has an unsettled batch, which may have been "
                         f"delivered: {AGAIN}"

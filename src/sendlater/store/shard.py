@@ -216,17 +216,21 @@ class Shard:
         pairs = [(i, row) for i, row in zip(ids, found, strict=True) if row and row[0] != OVERTAKEN]
         return Claim([i for i, _ in pairs], [row for _, row in pairs])
 
+    def held(self, name: str) -> int:
+        """How many rows a batch holds."""
+        with answering():
+            return int(self.client.hlen(self._batch_key(name)))
+
     def claimed(self, batch: Batch, *, count_max: int | None = None) -> Claim:
         """What a batch holds already, in due order, for a task that starts again.
 
         Without rows that were written again or cancelled since: these are delivered in their new
         version, or not at all. Raises NotLookedUp if it holds more than `count_max`.
         """
-        key = self._batch_key(batch.name)
+        if count_max is not None and (count := self.held(batch.name)) > count_max:
+            raise NotLookedUp(f"expected at most {count_max} rows in a batch, got {count}")
         with answering():
-            if count_max is not None and (count := int(self.client.hlen(key))) > count_max:
-                raise NotLookedUp(f"expected at most {count_max} rows in a batch, got {count}")
-            rows = self.client.hgetall(key)
+            rows = self.client.hgetall(self._batch_key(batch.name))
         # A packed row starts with its due time in big-endian bytes: comparing bytes orders by it.
         standing = [row for row in rows.items() if row[1][0] != OVERTAKEN]
         ordered = sorted(standing, key=lambda row: row[1][:9])

@@ -14,7 +14,7 @@ the other's for its own.
 import uuid
 
 from sendlater.errors import BadSettings, Fenced, NotSupported
-from sendlater.limits import LANES_MAX
+from sendlater.limits import KEPT_LANE, LANES_MAX
 from sendlater.store.pending import FENCE_ATTEMPTS_MAX, Pending
 from sendlater.store.scripts import script
 from sendlater.store.shard import Shard
@@ -177,6 +177,11 @@ def foreign_lanes(pending: Pending, owner: int) -> set[int]:
     """Lanes of other owners that have left batches."""
     lanes = {lane for shard in pending.shards for lane in shard.batches().values()}
     return lanes.difference(lanes_of(owner))
+
+
+def left_lanes(pending: Pending, owner: int) -> set[int]:
+    """The same without those of what is kept (see store/unsettled.py)."""
+    return {lane for lane in foreign_lanes(pending, owner) if lane < KEPT_LANE}
 
 
 def release_lane(pending: Pending, lane: int, *, owner: int) -> None:

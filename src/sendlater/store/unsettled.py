@@ -61,12 +61,12 @@ def unsettled(
 
 def count_rows(pending: Pending, lanes: Collection[int]) -> int:
     """How many rows the batches of these lanes hold."""
-    count = 0
-    for shard in pending.shards:
-        names = [name for name, lane in shard.batches().items() if lane in lanes]
-        with answering():
-            count += sum(int(shard.client.hlen(shard._batch_key(name))) for name in names)
-    return count
+    return sum(
+        shard.held(name)
+        for shard in pending.shards
+        for name, lane in shard.batches().items()
+        if lane in lanes
+    )
 
 
 def recall_lanes(pending: Pending, lanes: Collection[int]) -> None:

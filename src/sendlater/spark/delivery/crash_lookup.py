@@ -201,9 +201,8 @@ class CrashLookup:
             "number", f"{PLACE} AS id", "due_ms", f"{VERSION} AS version"
         )
         asked = as_itself.union(as_rejected)
-        if (
-            not self._settings.journals
-        ):  # these are few, and what they are compared with may be much
+        if not self._settings.journals:
+            # A part is small, and what it is compared with may be millions.
             asked = asked.hint("broadcast")
         hits = asked.join(there, ["id", "due_ms", "version"])
         at: dict[int, set[tuple[str, bool]]] = {}
@@ -293,7 +292,7 @@ class CrashLookup:
         return UnsettledRows(ids, packed)
 
     def _send(self, rows: UnsettledRows, *, owed: bool) -> None:
-        if not len(rows):
+        if not rows:
             return
         frame = self._spark.createDataFrame(rows.sent(self._settings, owed=owed))
         for stage in delivered_stages(self._settings, owed=owed):

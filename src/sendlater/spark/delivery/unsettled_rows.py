@@ -8,7 +8,7 @@ from sendlater.config import Settings
 from sendlater.model import Schedule
 from sendlater.spark.delivery.arrived import earliest_ms
 from sendlater.spark.delivery.recurring import advanced, as_sent
-from sendlater.store.codec import RECURS, pack, topics_of, unpack, with_due
+from sendlater.store.codec import RECURS, as_text, pack, unpack, with_due
 from sendlater.store.recurring import Recurring
 from sendlater.store.unsettled import Unsettled
 
@@ -30,7 +30,8 @@ class UnsettledRows:
         """As `unpack_columns`: due_ms first."""
         self.steps: dict[int, Recurring] = {}
         """Of recurring schedules, whose occurrences these are: how they go on if that arrived."""
-        self.topics = list(topics_of(packed))
+        targets, origins = (self.columns[1], self.columns[7]) if packed else ((), ())
+        self.topics = list(zip(map(as_text, targets), map(as_text, origins), strict=True))
         """Where each goes, and the topic that it was read from (empty: none)."""
 
     @classmethod

@@ -14,7 +14,8 @@ from sendlater.local.redis_server import RedisServer
 MOST = 10_000_000
 """Messages of the largest workload."""
 _KAFKA = {
-    "Kafka": f"one node, heap {HEAP_MIB} MiB; its log is flushed by the system, the default",
+    "Kafka": f"one node, heap {HEAP_MIB} MiB; its log is flushed by the system, the default; "
+    "by sendlater's launcher as many threads as cores",
     "acks": "all, the default of sendlater's client and of its sink",
 }
 _ALL = {
@@ -102,6 +103,7 @@ SYSTEMS = (
             "inbox": 'added_headers = "few": deliveries get an id and a due time',
             "millions in one instant": "prefetch_ms 40000, idle_window_ms 60000, "
             "prefetch_bytes_max 1 GiB, as docs/production.md has it",
+            "shards": "1: with two lanes as many tasks as cores",
         },
         kafka=True,
         redis=True,
@@ -111,6 +113,7 @@ SYSTEMS = (
         SENDLATER_PREFETCH_MS="40000",
         SENDLATER_IDLE_WINDOW_MS="60000",
         SENDLATER_PREFETCH_BYTES_MAX=str(1024**3),
+        SENDLATER_SHARDS="1",
     ),
     _system(
         "sendlater embedded",

@@ -16,6 +16,10 @@ CLAIM_BYTES_MAX = 8 * 1024 * 1024
 PREFETCH_COUNT_MIN = 10_000
 """A task prefetches where at least so many fall due before its batch ends: fewer are claimed and
 sent in a tenth of a second."""
+PREFETCH_NEAR_MS, PREFETCH_PER_MS = 3_000, 30
+"""Earlier than this before they are due, a task holds at most as many rows as it leaves, so that
+the next lane's task gets its part: two cores send what two tasks hold. Where that is more, as long
+before as the rest takes at so many rows a millisecond, a third of what a task prefetches alone."""
 LIST_NEAR_MS = 600_000
 """What is due later than this from when a list of everything begins is not prefetched before the
 list ends, so that its ids need not be remembered."""

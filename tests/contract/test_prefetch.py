@@ -12,6 +12,7 @@ from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.due_source import DueReader
 from sendlater.spark.delivery.lane import Lane, ShardSlice
 from sendlater.store import Admin, Ahead, Answer, Batch, Filter, Move, Pending
+from sendlater.store import batch as store_batch
 from sendlater.store.codec import pack
 from sendlater.store.scripts import LaneEnded
 from sendlater.store.unsettled import recall_lanes, unsettled
@@ -113,6 +114,42 @@ def test_few_are_not_prefetched(here):
     assert here.claim(ahead=Ahead(14_000, 3)).ids == []
     assert here.claim(ahead=Ahead(11_999, 2)).ids == []
     assert here.claim(ahead=Ahead(14_000, 2)).ids == [b"a", b"b"]
+
+
+def test_a_batch_leaves_half_of_many_to_the_next_lane_until_they_are_nearly_due(here):
+    here.put(*(schedule(b"%d" % n, 15_000) for n in range(10)))
+    here.begin()
+    ahead, held = Ahead(16_000), 0
+    while took := len(here.claim(ahead=ahead, count=1).ids):
+        held += took
+    assert held == 6, "one more than it leaves"
+    next_lane = Batch(1, here.pending.open_lane(1, owner=here.owner), 14_000, 1)
+    here.shard.attempt(next_lane, owner=here.owner, attempt="next")
+    its = {"owner": here.owner, "attempt": "next", "count_max": 1, "ahead": ahead}
+    assert len(here.shard.claim(next_lane, now_ms=NOW_MS, **its).ids) == 1
+    assert len(here.claim(12_000, ahead=ahead).ids) == 3
+
+
+def test_of_millions_a_batch_takes_all_when_the_rest_takes_so_long(here, monkeypatch):
+    monkeypatch.setattr(store_batch, "PREFETCH_PER_MS", 0.001)
+    here.put(*(schedule(b"%d" % n, 17_000) for n in range(10)))
+    here.begin()
+    assert len(here.claim(ahead=Ahead(18_000), count=4).ids) == 4
+    assert len(here.claim(ahead=Ahead(18_000), count=2).ids) == 2
+    assert len(here.claim(ahead=Ahead(18_000)).ids) == 0, "4 of them take 4 s"
+    assert len(here.claim(13_000, ahead=Ahead(18_000)).ids) == 4
+
+
+def test_who_looks_ahead_and_finds_only_what_is_due_holds_nothing(here):
+    here.put(schedule(b"now", NOW_MS), schedule(b"far", 99_000), schedule(b"farther", 99_001))
+    here.begin()
+    assert here.claim().ids == [b"now"]
+    assert b"batches-ripe" not in here.left()
+    task = here.task(number=2)
+    here.put(schedule(b"then", NOW_MS))
+    ids = [row["id"] for row in rows_of(task.batches()) if row["id"]]
+    assert (ids, task.prefetched.began) == ([b"then"], False)
+    assert here.pending.cancel(b"then") == Cancelled.DELIVERING
 
 
 def test_what_is_prefetched_can_be_cancelled_until_it_is_due(held):

@@ -386,8 +386,16 @@ MUTANTS: dict[str, tuple[Focus, tuple[Patch, ...]]] = {
         replace(AHEAD, faults=("intake-stuck",)),
         (
             lua("claim", "max(ripe_ms or until_ms, until_ms)", "max(ripe_ms or now_ms, now_ms)"),
-            lua("claim", "if take_ms > until_ms then", "if take_ms > now_ms then"),
+            lua(
+                "claim",
+                "if ahead and last_ms > ahead[1] then",
+                "if ahead and last_ms > now_ms then",
+            ),
         ),
+    ),
+    "what is prefetched leaves as if it were due": (
+        AHEAD,
+        (python(ShardTask._claims, "(self.prefetched.began or _has_later(got))", "False"),),
     ),
     "what is prefetched when a lane stops counts as delivered": (
         replace(AHEAD, faults=("stop", "handover")),

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sendlater.limits import PREFETCH_NEAR_MS, PREFETCH_PER_MS
+
 OVERTAKEN = 0xD3
 """First byte of a claimed row whose id was written again or cancelled since; 0xCF otherwise."""
 
@@ -42,6 +44,16 @@ class Ahead:
     to_ms: int = 0
     count_min: int = 1
     holds: bool = False
+
+    def given(self) -> dict[str, int | str]:
+        """Arguments of the script."""
+        return {
+            "ahead_ms": self.to_ms,
+            "ahead_min": self.count_min,
+            "near_ms": PREFETCH_NEAR_MS,
+            "near_per_ms": PREFETCH_PER_MS,
+            "holds_ahead": "1" if self.holds or self.to_ms else "",
+        }
 
 
 NOT_AHEAD = Ahead()

@@ -75,6 +75,11 @@ def with_due(due_ms: int, packed: bytes) -> bytes:
     return b"\xcf" + due_ms.to_bytes(8, "big") + packed
 
 
+def due_of(packed: bytes) -> int:
+    """The due time in front of such a row."""
+    return int.from_bytes(packed[1:9], "big")
+
+
 def unpack_many(packed: Sequence[bytes]) -> list[Any]:
     """[due_ms, fields, due_ms, fields, ...] of rows as the scripts return them."""
     header = b"\xdd" + struct.pack(">I", 2 * len(packed))

@@ -144,9 +144,7 @@ class Shard:
             now_ms=now_ms,
             count_max=count_max,
             bytes_max=bytes_max,
-            ahead_ms=ahead.to_ms,
-            ahead_min=ahead.count_min,
-            holds_ahead="1" if ahead.holds or ahead.to_ms else "",
+            **ahead.given(),
             rest=[*limits],
         )
         if got in (answers := (b"draining", b"held", b"heir")):
@@ -180,7 +178,7 @@ class Shard:
     def _refused_claim(self) -> dict[str, Any]:
         """Arguments of a claim that is always refused, because it names no run of any lane."""
         words: dict[str, Any] = dict.fromkeys(("owner", "lane", "name", "attempt"), "")
-        ahead = {"ahead_ms": 0, "ahead_min": 0, "holds_ahead": ""}
+        ahead = NOT_AHEAD.given()
         numbers = dict.fromkeys(("number", "now_ms", "count_max", "bytes_max"), 0)
         keys = self._keys("due", "record", "state", "batches", "limits", "touched")
         return keys | words | numbers | ahead | {"run": "none", "batch": self._batch_key("")}

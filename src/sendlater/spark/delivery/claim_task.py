@@ -21,7 +21,7 @@ from sendlater.spark.delivery.recurring import as_sent, occurrences
 from sendlater.spark.pipe import pass_on
 from sendlater.spark.spans import spans_of
 from sendlater.store import Ahead, Batch, Claim, Shard
-from sendlater.store.codec import EXPIRES
+from sendlater.store.codec import EXPIRES, due_of
 from sendlater.store.expiring import expire
 from sendlater.store.recurring import renew
 from sendlater.store.succession import shares
@@ -134,7 +134,7 @@ class ShardTask:
             next_ms = self.waiting.sooner(got.next_due_ms)
             count += len(got.ids)
             size += sum(map(len, got.packed))
-            if got.ripe_ms is not None:
+            if got.ripe_ms is not None and (self.prefetched.began or _has_later(got)):
                 yield from self._ripe(got)
                 next_ms = min(next_ms or self.end_ms, self.prefetched.next_ms or self.end_ms)
             elif got.ids:
@@ -320,6 +320,11 @@ class ShardTask:
         owner = self.lane.owner
         expire(self.shard, self.batch, instead.items(), owner=owner, attempt=self.attempt)
         return {n for n, one in enumerate(got.ids) if one in instead}
+
+
+def _has_later(got: Claim) -> bool:
+    """Whether a claim has found rows that are not ripe."""
+    return bool(got.packed) and due_of(got.packed[-1]) > (got.ripe_ms or 0)
 
 
 def _once(column: Sequence[Any]) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 -- Move schedules that are due into one batch, oldest first.
 --
 -- keys: due record state batches batch limits touched
--- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number ahead_ms:number ahead_min:number holds_ahead
+-- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number ahead_ms:number ahead_min:number near_ms:number near_per_ms:number holds_ahead
 -- uses: tags waiting
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
 --       caller; from_ms and count are tokens reserved since the last call (see reserve)
@@ -17,7 +17,8 @@
 --          that have waited, {topic, how many wait, when the next token counts ('': none left), ...}}
 --
 -- With an ahead_ms after now_ms, and where at least ahead_min are due until then, it also takes what is due
--- until then: it prefetches. What a batch has prefetched is a row like any other, but goes back to pending
+-- until then: it prefetches. While the batch has more rows than it would leave, it does so only near_ms before
+-- they are due, or sooner if it takes longer at near_per_ms: the rest is for another batch. What a batch has prefetched is a row like any other, but goes back to pending
 -- when somebody changes or cancels it (see parts/recall.lua), until it is ripe: due by a later claim into this
 -- batch. With holds_ahead (not '') the batch may hold such rows. Then there is always one element more, {_, _,
 -- {ripe_ms, id, ...}}: the caller may deliver what is due until ripe_ms, but none of these ids, which went back.
@@ -65,8 +66,15 @@ if holds_ahead ~= '' then
     end
 end
 local take_ms = until_ms
-if ahead_ms > now_ms and redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms) >= ahead_min then
-    take_ms = ahead_ms
+if ahead_ms > now_ms then
+    local left = redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms)
+    if left > 0 and left >= ahead_min then
+        local first = redis.call('ZRANGEBYSCORE', due, '(' .. until_ms, ahead_ms, 'WITHSCORES', 'LIMIT', 0, 1)
+        local is_near = tonumber(first[2]) - now_ms <= math.max(near_ms, left / near_per_ms)
+        if is_near or redis.call('HLEN', batch) <= left then
+            take_ms = ahead_ms
+        end
+    end
 end
 
 local ids = redis.call('ZRANGEBYSCORE', due, '-inf', take_ms, 'WITHSCORES', 'LIMIT', 0, count_max)
@@ -83,11 +91,12 @@ if #ids == 0 and not ahead then
 end
 -- In steps: a thousand large records must not be in memory at once.
 local step, bytes, missed, late_ms = 50, 0, 0, now_ms - 1000
-local rows, names, with_tags = {}, {}, {}
+local rows, names, with_tags, last_ms = {}, {}, {}, 0
 -- Planning looks in the journal for what is due after this: there it is until intake reads its tombstone.
 local planned, unplanned = tonumber(standing[8] or '') or math.huge, {}
 local function take(id, due_ms, packed)
     names[#names + 1] = id
+    last_ms = math.max(last_ms, math.floor(due_ms))
     if due_ms > planned then
         unplanned[#unplanned + 1] = id
     end
@@ -149,7 +158,7 @@ if #names > 0 then
     unindex(with_tags)
     redis.call('HSET', batch, unpack(rows))
     redis.call('HSET', batches, name, lane)
-    if take_ms > until_ms then
+    if ahead and last_ms > ahead[1] then
         redis.call('HSET', batches .. '-ripe', name, ahead[1])
     end
     if #unplanned > 0 then

@@ -18,10 +18,11 @@
 --
 -- With an ahead_ms after now_ms, and where at least ahead_min are due until then, it also takes what is due
 -- until then: it prefetches. While the batch has more rows than it would leave, it does so only near_ms before
--- they are due, or sooner if it takes longer at near_per_ms: the rest is for another batch. What a batch has prefetched is a row like any other, but goes back to pending
--- when somebody changes or cancels it (see parts/recall.lua), until it is ripe: due by a later claim into this
--- batch. With holds_ahead (not '') the batch may hold such rows. Then there is always one element more, {_, _,
--- {ripe_ms, id, ...}}: the caller may deliver what is due until ripe_ms, but none of these ids, which went back.
+-- they are due, or as long before as the rest takes at near_per_ms: until then that is for another batch. What
+-- a batch has prefetched is a row like any other, but goes back to pending when somebody changes or cancels it
+-- (see parts/recall.lua), until it is ripe: due by a later claim into this batch. With holds_ahead (not '') the
+-- batch may hold such rows. Then there is always one element more, {_, _, {ripe_ms, id, ...}}: the caller may
+-- deliver what is due until ripe_ms, but none of these ids, which went back.
 --
 -- What is for a limited topic waits (see parts/waiting.lua) until there is a token, unless its due time
 -- has half a millisecond more: so it was asked for at once (see Move).

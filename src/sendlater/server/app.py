@@ -1,5 +1,6 @@
 """The ASGI application: routes, errors, authentication, limits."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,7 +82,7 @@ def make_app(settings: Settings, *, redis_url: str, starting: bool = False) -> "
     app.include_router(assets.router)
     describe(app, with_tokens=server_state.tokens.asked)
     gate = Gate(Bounded(ShortCut(app)), tokens=server_state.tokens, loopback=host in LOOPBACK)
-    return Headers(gate, server_state=server_state)
+    return Headers(Stopped(gate), server_state=server_state)
 
 
 class Headers:
@@ -103,6 +104,30 @@ class Headers:
             await send(message)
 
         await self.app(scope, receive, sending)
+
+
+class Stopped:
+    """Answers requests that still wait when the server has to end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass through."""
+        began = False
+
+        async def sending(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if began or scope["type"] != "http":
+                raise
+            told = Unavailable("the server stops and could not wait: look what stands, try again")
+            await problem_response(as_problem(told))(scope, receive, send)
 
 
 class Bounded:

@@ -149,7 +149,8 @@ class Ledger:
 
     def flush(self) -> None:
         """Until the broker has them all."""
-        assert self._producer.flush(60) == 0
+        left = self._producer.flush(60)
+        assert left == 0, f"{left} records to {self.inbox} wait for the broker"
 
     def missing(self, reader: Reader) -> set[str]:
         """Ids that have not arrived."""

@@ -100,7 +100,8 @@ SYSTEMS = (
         {
             **ON_KAFKA_AND_REDIS,
             "service": "`sendlater serve` with compile_twice, see docs/production.md",
-            "inbox": 'added_headers = "few": deliveries get an id and a due time',
+            "inbox": "one partition, as intake has one task; "
+            'added_headers = "few": deliveries get an id and a due time',
             "millions in one instant": "prefetch_ms 40000, idle_window_ms 60000, "
             "prefetch_bytes_max 1 GiB, as docs/production.md has it",
             "shards": "1: with two lanes as many tasks as cores",
@@ -114,6 +115,7 @@ SYSTEMS = (
         SENDLATER_IDLE_WINDOW_MS="60000",
         SENDLATER_PREFETCH_BYTES_MAX=str(1024**3),
         SENDLATER_SHARDS="1",
+        SENDLATER_TOPIC_PARTITIONS="1",
     ),
     _system(
         "sendlater embedded",

@@ -11,6 +11,9 @@ from sendlater.errors import BrokerUnavailable
 
 REQUEST_S = 10.0
 """Longest wait for an answer about partitions."""
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+"""Most of a partition that a fetch brings: some ten chunks of small records, so that a backlog
+hardly waits for the next one."""
 READ_COUNT_MAX = 10_000
 """Records of one piece when a topic is read through."""
 
@@ -89,10 +92,13 @@ class KafkaPartitions:
         self._consumer = Consumer(
             {
                 "auto.offset.reset": "earliest",
-                # What arrives ends a fetch at once; the next one begins while it is handled.
+                # What arrives ends a fetch at once. While some of it waits to be read, nothing more
+                # is fetched: a producer's client sends a request for each partition, and each fetch
+                # would bring the few records of one.
                 "fetch.wait.max.ms": 500,
                 "fetch.queue.backoff.ms": 10,
-                "queued.min.messages": 20_000,
+                "queued.min.messages": 1,
+                "fetch.message.max.bytes": FETCH_BYTES_MAX,
                 "queued.max.messages.kbytes": 32 * 1024,
                 "reconnect.backoff.max.ms": 1_000,
                 **options,

@@ -12,6 +12,7 @@ from ledger import Ledger, Reader, create_topics
 from servers import ServiceProcess, own_redis, wait_until
 from three_brokers import NODES, ThreeBrokers
 
+from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.config import Settings
 from sendlater.store import Pending
 from sendlater.store.unsettled import count_rows
@@ -91,22 +92,21 @@ class Here:
 
 
 def balance(ledger, servers):
-    """By a new reader: librdkafka's may stand for minutes if it has read through an outage, or a
-    topic that was made anew."""
+    """By a new reader, up to the end: librdkafka's may stand for minutes if it has read through an
+    outage, or a topic that was made anew."""
+    topics = KafkaTopics({"bootstrap.servers": servers})
     with Reader(servers, ledger.target) as reader:
-
-        def all_there():
-            return not ledger.missing(reader)
-
         what = f"everything arrives on {ledger.target}"
         try:
-            wait_until(all_there, what, timeout_s=ARRIVE_S)
+            wait_until(lambda: not ledger.missing(reader), what, timeout_s=ARRIVE_S)
         except AssertionError as error:
             missing = sorted(ledger.missing(reader))
             error.add_note(f"{len(missing)} of {len(ledger.due_ms)} are missing: {missing[:20]}")
             failed = dict(list(ledger.failed.items())[:20])
             error.add_note(f"not acknowledged by the inbox: {failed}")
             raise
+        end = sum(topics.ends([ledger.target])[ledger.target].values())
+        wait_until(lambda: len(reader.messages) >= end, f"{ledger.target} is read")
     places = [(m.key(), m.partition(), m.offset(), m.timestamp()[1]) for m in reader.messages]
     doubled = ledger.doubled(reader)
     copies = [one for one in sorted(places) if one[0].decode() in doubled]
@@ -182,6 +182,11 @@ def test_partitions_that_are_added_are_read_and_delivered_to(here):
         wait_until(lambda: len(on_new(written)) > RATE, "new ones are written to")
         wait_until(lambda: len(on_new(here.readers[0])) > RATE, "new ones are delivered to")
     here.balance()
+
+    def delivered():
+        return {message.key() for message in list(here.readers[0].messages)}
+
+    wait_until(lambda: on_new(written) <= delivered(), "what is written to new ones is delivered")
 
 
 def test_a_target_that_lacks_a_replica_waits_and_the_others_go_on(here):

@@ -13,9 +13,9 @@ CLAIM_COUNT_MAX = 1_000
 """Most schedules in one claim: 1,000 of a million block Redis for 1.7 ms, 10,000 for 18 ms."""
 CLAIM_BYTES_MAX = 8 * 1024 * 1024
 """Payload after which a claim ends: what one answer of Redis and one Arrow batch can hold."""
-PREFETCH_COUNT_MIN = 10_000
-"""A task prefetches where at least so many fall due before its batch ends: fewer are claimed and
-sent in a tenth of a second."""
+PREFETCH_COUNT_MIN, PREFETCH_DENSE_MS = 10_000, 1_000
+"""A task prefetches where at least so many fall due within so long: fewer are claimed and sent in a
+tenth of a second, and a stream costs less when it is claimed as it falls due."""
 PREFETCH_NEAR_MS, PREFETCH_PER_MS = 3_000, 30
 """Earlier than this before they are due, a task holds at most as many rows as it leaves, so that
 the next lane's task gets its part: two cores send what two tasks hold. Where that is more, as long

@@ -131,6 +131,21 @@ def test_who_leads_is_decided_when_a_lane_is_woken(
 
 
 @pytest.mark.parametrize(
+    ("left_ms", "waits_ms"), [(2_060, 20), (1_507, 7), (1_501, 1), (1_500, 2), (501, 2), (500, 20)]
+)
+def test_who_only_watches_claims_at_the_moment_it_leads(
+    pending, owner, shard, redis_url, space, left_ms, waits_ms
+):
+    """Else nobody claims for the rest of its pause, once in each window."""
+    clock, waited = FixedClock(10_000_000), []
+    wake = SimpleNamespace(wait=waited.append)
+    part = ShardSlice(0, clock.now_ms() + left_ms, 1, 20_000)
+    task = ShardTask(lane_of(pending, owner, redis_url, space), shard, wake, part, clock)
+    task._wait(clock.now_ms() + 1, clock.now_ms())
+    assert waited == [waits_ms]
+
+
+@pytest.mark.parametrize(
     ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 8, 4), (20, 40, 6), (2, 40, 2)]
 )
 def test_where_claims_take_long_and_find_many_the_pauses_are_longer(

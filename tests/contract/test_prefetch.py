@@ -116,6 +116,15 @@ def test_few_are_not_prefetched(here):
     assert here.claim(ahead=Ahead(14_000, 2)).ids == [b"a", b"b"]
 
 
+def test_a_stream_is_not_prefetched_however_many_of_it_are_pending(here):
+    here.put(*(schedule(b"%d" % n, DUE_MS + 600 * n) for n in range(5)))
+    here.begin()
+    assert here.claim(ahead=Ahead(15_000, 3)).ids == [], "two of them are due within a second"
+    here.put(schedule(b"more", DUE_MS + 1_900))
+    got = here.claim(ahead=Ahead(15_000, 3))
+    assert len(got.ids) == 6, "three are due in the second that begins at 13,000"
+
+
 def test_a_batch_leaves_half_of_many_to_the_next_lane_until_they_are_nearly_due(here):
     here.put(*(schedule(b"%d" % n, 15_000) for n in range(10)))
     here.begin()

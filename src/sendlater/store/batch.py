@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sendlater.limits import PREFETCH_NEAR_MS, PREFETCH_PER_MS
+from sendlater.limits import PREFETCH_DENSE_MS, PREFETCH_NEAR_MS, PREFETCH_PER_MS
 
 OVERTAKEN = 0xD3
 """First byte of a claimed row whose id was written again or cancelled since; 0xCF otherwise."""
@@ -38,8 +38,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a claim may prefetch: what is due until `to_ms`, if at least `count_min` are. `holds`:
-    whether the batch may hold such rows already."""
+    """What a claim may prefetch: what is due until `to_ms`, if at least `count_min` of it are due
+    within a second. `holds`: whether the batch may hold such rows already."""
 
     to_ms: int = 0
     count_min: int = 1
@@ -50,6 +50,7 @@ class Ahead:
         return {
             "ahead_ms": self.to_ms,
             "ahead_min": self.count_min,
+            "dense_ms": PREFETCH_DENSE_MS,
             "near_ms": PREFETCH_NEAR_MS,
             "near_per_ms": PREFETCH_PER_MS,
             "holds_ahead": "1" if self.holds or self.to_ms else "",

@@ -31,7 +31,7 @@ from sendlater.store.wakeup import Wake
 if TYPE_CHECKING:
     import pyarrow as pa
 
-from sendlater.spark.delivery.lane import Lane, ShardSlice, leads, pause_ms
+from sendlater.spark.delivery.lane import Lane, ShardSlice, leads_in_ms, pause_ms
 
 SPIN_MS = 0.5
 """Shortest wait: the clock counts whole milliseconds, and the next one may begin at once."""
@@ -196,9 +196,13 @@ class ShardTask:
         needs = Needs.of(got.ids, got.packed, columns)
         return Chunk(got.ids, _once(columns[0]), _once(columns[1]), needs, sent)
 
-    def _leads(self, now_ms: int) -> bool:
-        lane = self.lane
-        return leads(now_ms, end_ms=self.end_ms, lanes=lane.lanes, window_ms=lane.window_ms)
+    def _watches_ms(self, now_ms: int) -> int:
+        """How long this task only watches: for a pause, or until it leads. 0: it leads."""
+        if self.prefetched:
+            return 0
+        lane, end_ms = self.lane, self.end_ms
+        leads_ms = leads_in_ms(now_ms, end_ms=end_ms, lanes=lane.lanes, window_ms=lane.window_ms)
+        return min(leads_ms, lane.standby_poll_ms)
 
     def _wait(self, next_due_ms: int | None, now_ms: int, *, count: int = 0) -> None:
         """Sleep for a pause after a claim of so many rows, and until the next due time, the end, or
@@ -206,14 +210,14 @@ class ShardTask:
         before the pause is over.
         """
         next_ms = self.end_ms if next_due_ms is None else next_due_ms
-        pauses_ms = self.lane.standby_poll_ms
-        if self.prefetched or self._leads(now_ms):
+        pauses_ms = self._watches_ms(now_ms)
+        if not pauses_ms:
             pauses_ms = pause_ms(self.lane.poll_ms, count=count, took_ms=self.took_ms)
         left_ms = min(self.end_ms, max(next_ms, now_ms + pauses_ms)) - now_ms
         woken = self.wake.wait(min(max(left_ms, SPIN_MS), WAIT_MS_MAX))
         # Whoever led when the wait began may have ended its batch since.
-        if woken and not (self.prefetched or self._leads(self.clock.now_ms())):
-            time.sleep(self.lane.standby_poll_ms / 1000)
+        if woken and (watches_ms := self._watches_ms(self.clock.now_ms())):
+            time.sleep(watches_ms / 1000)
 
     def _arrow(self, got: Claim) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.arrow_rows import KIND, unpack_columns

@@ -189,18 +189,25 @@ def batch_end_ms(
     return ((now_ms + lead_ms - phase) // (windows * window_ms) + 1) * windows * window_ms + phase
 
 
-def leads(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> bool:
-    """Whether a lane leads: it is in the middle of its batch, when no other is, and claims most.
+def leads_in_ms(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> int:
+    """How long until a lane leads, 0 while it does: it is in the middle of its batch, when no other
+    is, and claims most.
 
     The others, near a pause, only look now and then, in case the leader does not work. A batch of
     several windows (nothing is due soon) leads in the middle of each window.
 
-    >>> [leads(at, end_ms=4_000, lanes=2, window_ms=2_000) for at in (2_499, 2_500, 3_499, 3_500)]
-    [False, True, True, False]
+    >>> [
+    ...     leads_in_ms(at, end_ms=4_000, lanes=2, window_ms=2_000)
+    ...     for at in (2_000, 2_499, 2_500, 3_499, 3_500)
+    ... ]
+    [500, 1, 0, 0, 1000]
     """
     left_ms = (end_ms - now_ms - 1) % window_ms + 1
-    margin_ms = (window_ms - window_ms // lanes) // 2
-    return margin_ms < left_ms <= margin_ms + window_ms // lanes
+    share_ms = window_ms // lanes
+    margin_ms = (window_ms - share_ms) // 2
+    if margin_ms < left_ms <= margin_ms + share_ms:
+        return 0
+    return (left_ms - margin_ms - share_ms) % window_ms
 
 
 def pause_ms(poll_ms: int, *, count: int, took_ms: float) -> int:

@@ -1,7 +1,7 @@
 -- Move schedules that are due into one batch, oldest first.
 --
 -- keys: due record state batches batch limits touched
--- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number ahead_ms:number ahead_min:number near_ms:number near_per_ms:number holds_ahead
+-- args: owner lane run name number:number attempt now_ms:number count_max:number bytes_max:number ahead_ms:number ahead_min:number dense_ms:number near_ms:number near_per_ms:number holds_ahead
 -- uses: tags waiting
 -- rest: for each limited topic: topic interval_ms kept_ms from_ms count callers, caller weight for each
 --       caller; from_ms and count are tokens reserved since the last call (see reserve)
@@ -71,8 +71,15 @@ if ahead_ms > now_ms then
     local left = redis.call('ZCOUNT', due, '(' .. until_ms, ahead_ms)
     if left > 0 and left >= ahead_min then
         local first = redis.call('ZRANGEBYSCORE', due, '(' .. until_ms, ahead_ms, 'WITHSCORES', 'LIMIT', 0, 1)
-        local is_near = tonumber(first[2]) - now_ms <= math.max(near_ms, left / near_per_ms)
-        if is_near or redis.call('HLEN', batch) <= left then
+        local first_ms = tonumber(first[2])
+        local is_dense, at_ms = ahead_min <= 1, first_ms
+        while not is_dense and at_ms <= ahead_ms do
+            local slice_end_ms = math.min(at_ms + dense_ms, ahead_ms + 1)
+            is_dense = redis.call('ZCOUNT', due, at_ms, '(' .. slice_end_ms) >= ahead_min
+            at_ms = at_ms + dense_ms
+        end
+        local is_near = first_ms - now_ms <= math.max(near_ms, left / near_per_ms)
+        if is_dense and (is_near or redis.call('HLEN', batch) <= left) then
             take_ms = ahead_ms
         end
     end

@@ -105,6 +105,7 @@ SYSTEMS = (
             "millions in one instant": "prefetch_ms 40000, idle_window_ms 60000, "
             "prefetch_bytes_max 1 GiB, as docs/production.md has it",
             "shards": "1: with two lanes as many tasks as cores",
+            "pauses": "poll_ms 1, linger_ms 0, as docs/production.md has it for what is least late",
         },
         kafka=True,
         redis=True,
@@ -115,6 +116,8 @@ SYSTEMS = (
         SENDLATER_IDLE_WINDOW_MS="60000",
         SENDLATER_PREFETCH_BYTES_MAX=str(1024**3),
         SENDLATER_SHARDS="1",
+        SENDLATER_POLL_MS="1",
+        SENDLATER_LINGER_MS="0",
         SENDLATER_TOPIC_PARTITIONS="1",
     ),
     _system(

@@ -2,17 +2,20 @@
 pauses (ADR 29)."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sendlater.clock import FixedClock
-from sendlater.limits import PARK_COUNT_MAX
+from sendlater.limits import LANES_MAX, PARK_COUNT_MAX
 from sendlater.model import Record, Schedule
 from sendlater.spark.delivery import claim_task, due_source
 from sendlater.spark.delivery.claim_task import ShardTask
 from sendlater.spark.delivery.due_source import DueReader
-from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice
+from sendlater.spark.delivery.lane import LEAD_MS, Lane, ShardSlice, leads_in_ms
 from sendlater.store import Batch, Pending
 from sendlater.store.codec import pack
 
@@ -145,8 +148,22 @@ def test_who_only_watches_claims_at_the_moment_it_leads(
     assert waited == [waits_ms]
 
 
+@given(
+    now_ms=st.integers(10**12, 10**12 + 200_000),
+    lanes=st.integers(2, LANES_MAX),
+    window_ms=st.integers(500, 60_000),
+)
+def test_a_lane_knows_to_the_millisecond_when_it_leads(now_ms, lanes, window_ms):
+    at = partial(leads_in_ms, end_ms=10**12 + 300_000, lanes=lanes, window_ms=window_ms)
+    if in_ms := at(now_ms):
+        assert at(now_ms + in_ms) == 0
+        assert at(now_ms + in_ms - 1) == 1
+    else:
+        assert at(now_ms + window_ms // lanes) > 0, "its share of a window is over by then"
+
+
 @pytest.mark.parametrize(
-    ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 8, 4), (20, 40, 6), (2, 40, 2)]
+    ("count", "took_ms", "pauses_ms"), [(20, 0, 2), (20, 6, 3), (20, 40, 4), (2, 40, 2)]
 )
 def test_where_claims_take_long_and_find_many_the_pauses_are_longer(
     pending, owner, shard, redis_url, space, count, took_ms, pauses_ms

@@ -26,7 +26,7 @@ fourth of the pause between two batches. Otherwise a slow machine would only pla
 RISK_COUNT = 20_000
 """Rows up to which a batch is longer than `window_ms`: what is doubled at worst if they must be
 delivered again, and their look-up fails. A batch costs as much as a hundred rows."""
-PAUSE_TIMES, POLL_TIMES_MAX = 2, 3
+PAUSE_TIMES, POLL_TIMES_MAX = 2, 2
 """The pause after a claim as a multiple of what a claim takes, and its maximum as one of `poll_ms`:
 a claim costs as much as fifty rows, so where claims take long, fewer are made."""
 MANY_COUNT = 5
@@ -214,7 +214,7 @@ def pause_ms(poll_ms: int, *, count: int, took_ms: float) -> int:
     """How long a task that leads waits after a claim of so many rows, where claims take so long.
 
     >>> [pause_ms(10, count=20, took_ms=took) for took in (1.5, 8, 60)]
-    [10, 16, 30]
+    [10, 16, 20]
     >>> pause_ms(10, count=2, took_ms=60)
     10
     """

@@ -202,12 +202,11 @@ def leads_in_ms(now_ms: int, *, end_ms: int, lanes: int, window_ms: int) -> int:
     ... ]
     [500, 1, 0, 0, 1000]
     """
-    left_ms = (end_ms - now_ms - 1) % window_ms + 1
     share_ms = window_ms // lanes
     margin_ms = (window_ms - share_ms) // 2
-    if margin_ms < left_ms <= margin_ms + share_ms:
-        return 0
-    return (left_ms - margin_ms - share_ms) % window_ms
+    began_ms = end_ms - margin_ms - share_ms
+    since_ms = (now_ms - began_ms) % window_ms
+    return 0 if since_ms < share_ms else window_ms - since_ms
 
 
 def pause_ms(poll_ms: int, *, count: int, took_ms: float) -> int:

@@ -72,7 +72,7 @@ if ahead_ms > now_ms then
     if left > 0 and left >= ahead_min then
         local first = redis.call('ZRANGEBYSCORE', due, '(' .. until_ms, ahead_ms, 'WITHSCORES', 'LIMIT', 0, 1)
         local first_ms = tonumber(first[2])
-        local is_dense, at_ms = ahead_min <= 1, first_ms
+        local is_dense, at_ms = false, first_ms
         while not is_dense and at_ms <= ahead_ms do
             local slice_end_ms = math.min(at_ms + dense_ms, ahead_ms + 1)
             is_dense = redis.call('ZCOUNT', due, at_ms, '(' .. slice_end_ms) >= ahead_min

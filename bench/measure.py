@@ -173,7 +173,7 @@ def _load(drivers: Drivers, system: System, workload: Workload, *, first: int) -
     due = due_times(orders)
     before_s = cpu_s(drivers.processes)
     began_s = time.time()
-    with MemoryWatch(drivers.processes) as memory:
+    with MemoryWatch(drivers.processes, between=bool(workload.burst)) as memory:
         _give(drivers, orders, began_s=began_s)
         sent_s = time.time() - began_s
         began_ms = round(began_s * 1_000)

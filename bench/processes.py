@@ -16,8 +16,8 @@ ROLES = {
 }
 """A service's children, by what is in their command line."""
 PAUSE_S = 10.0
-"""How often memory is looked at: of a process with 1.3 GB a look takes 13 ms of a core, and what
-needs memory there waits meanwhile."""
+"""How often memory is looked at in a burst. Of a process with 1.3 GB a look takes 13 ms of a core,
+and what needs memory there waits meanwhile: what is measured would be late once in a while."""
 
 
 def cpu_s(processes: Mapping[str, int]) -> dict[str, float]:
@@ -44,22 +44,24 @@ def memory_by_role(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 class MemoryWatch:
-    """The highest memory of processes while it is open."""
+    """The highest memory of processes when it opens and closes, and `between` every PAUSE_S."""
 
-    def __init__(self, processes: Mapping[str, int]) -> None:
-        self._processes = processes
+    def __init__(self, processes: Mapping[str, int], *, between: bool) -> None:
+        self._processes, self._between = processes, between
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.highest_mib: dict[str, float] = {}
 
     def __enter__(self) -> "MemoryWatch":
         self._look()
-        self._thread.start()
+        if self._between:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._between:
+            self._thread.join()
         self._look()
 
     def _watch(self) -> None:

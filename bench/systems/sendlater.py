@@ -8,20 +8,21 @@ from pathlib import Path
 
 from bench.system import REDIS_SETTINGS, Servers, System, redis_version
 from sendlater.bench.all import PACKAGES, alone, serving
-from sendlater.local.kafka_server import HEAP_MIB, KafkaServer
+from sendlater.local.kafka_server import HEAP_MIB, YOUNG_MIB, KafkaServer
 from sendlater.local.redis_server import RedisServer
 
 MOST = 10_000_000
 """Messages of the largest workload."""
 _KAFKA = {
-    "Kafka": f"one node, heap {HEAP_MIB} MiB; its log is flushed by the system, the default; "
-    "by sendlater's launcher as many threads as cores",
+    "Kafka": f"one node, heap {HEAP_MIB} MiB, by sendlater's launcher {YOUNG_MIB} of them for new "
+    "objects and as many threads as cores; its log is flushed by the system, the default",
     "acks": "all, the default of sendlater's client and of its sink",
 }
 _ALL = {
     "service": "`sendlater serve` with no other settings",
     "sender": "the Python client: send_many of what is there, a null value to cancel",
-    "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits",
+    "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits; its "
+    "garbage collector leaves alone what is imported",
 }
 ON_KAFKA_AND_REDIS = {**_KAFKA, **REDIS_SETTINGS, **_ALL}
 

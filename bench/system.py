@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.workloads import Workload
 from sendlater.errors import MissingTool, Unavailable
 from sendlater.local.process import Lease, last_lines, wait_for
-from sendlater.local.redis_server import ALLOCATOR, RedisServer, dotted, find_redis
+from sendlater.local.redis_server import ALLOCATOR, REWRITES, RedisServer, dotted, find_redis
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".bench"
@@ -36,7 +36,7 @@ REDIS_SETTINGS = {
     "Redis maxmemory-policy": "noeviction",
     **{
         f"Redis {name}": f"{value}, by sendlater's launcher: all get it"
-        for name, value in ALLOCATOR.items()
+        for name, value in (ALLOCATOR | REWRITES).items()
     },
 }
 """Of the Redis that all systems on Redis share in kind: sendlater's own launcher."""

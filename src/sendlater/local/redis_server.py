@@ -33,6 +33,10 @@ ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"}
 """Variables of the server: glibc's allocator, which the packaged Valkey uses, has so many freed
 pieces of each small size at hand, not 7, at most 67 MB. A claim takes and frees thousands of them
 (docs/adr/0040). Others, as that of Debian's servers, do not look at it."""
+REWRITES = {"auto-aof-rewrite-min-size": "256mb", "auto-aof-rewrite-percentage": "200"}
+"""Options of the server: it writes its log anew when that is so large, and three times what it was
+then. With Redis' own, 64 MB and twice, that is each half a minute at 2,000/s and in the middle of a
+burst: a fork, and a copy of each page from which rows are taken meanwhile (docs/adr/0051)."""
 START_ATTEMPTS_MAX = 3
 """Attempts to start, each on another port: another process can take a free port first."""
 
@@ -132,6 +136,7 @@ class RedisServer(Server):
             "daemonize": "no",
             "appendonly": "yes",
             "appendfsync": "everysec",
+            **REWRITES,
             "save": "",
             "maxmemory-policy": "noeviction",
         }

@@ -12,7 +12,7 @@ import numpy as np
 import redis
 
 from bench.lines import Drivers
-from bench.processes import MemoryWatch, cpu_s
+from bench.processes import PAUSE_S, MemoryWatch, cpu_s
 from bench.system import System
 from bench.workloads import FAR_MS, SCHEDULE, Order, Workload, due_times, plan
 from sendlater.bench.ledger import Ledger
@@ -173,7 +173,8 @@ def _load(drivers: Drivers, system: System, workload: Workload, *, first: int) -
     due = due_times(orders)
     before_s = cpu_s(drivers.processes)
     began_s = time.time()
-    with MemoryWatch(drivers.processes, between=bool(workload.burst)) as memory:
+    pause_s = PAUSE_S if workload.burst else None
+    with MemoryWatch(drivers.processes, pause_s=pause_s) as memory:
         _give(drivers, orders, began_s=began_s)
         sent_s = time.time() - began_s
         began_ms = round(began_s * 1_000)

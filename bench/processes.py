@@ -44,28 +44,27 @@ def memory_by_role(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 class MemoryWatch:
-    """The highest memory of processes when it opens and closes, and `between` every PAUSE_S."""
+    """The highest memory of processes when it opens, when it closes, and every `pause_s` between;
+    None: not between."""
 
-    def __init__(self, processes: Mapping[str, int], *, between: bool) -> None:
-        self._processes, self._between = processes, between
+    def __init__(self, processes: Mapping[str, int], *, pause_s: float | None) -> None:
+        self._processes, self._pause_s = processes, pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.highest_mib: dict[str, float] = {}
 
     def __enter__(self) -> "MemoryWatch":
         self._look()
-        if self._between:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        if self._between:
-            self._thread.join()
+        self._thread.join()
         self._look()
 
     def _watch(self) -> None:
-        while not self._stop.wait(PAUSE_S):
+        while not self._stop.wait(self._pause_s):
             self._look()
 
     def _look(self) -> None:

@@ -35,7 +35,7 @@ pieces of each small size at hand, not 7, at most 67 MB. A claim takes and frees
 (docs/adr/0040). Others, as that of Debian's servers, do not look at it."""
 REWRITES = {"auto-aof-rewrite-min-size": "256mb", "auto-aof-rewrite-percentage": "200"}
 """Options of the server: it writes its log anew when that is so large, and three times what it was
-then. With Redis' own, 64 MB and twice, that is each half a minute at 2,000/s and in the middle of a
+then. With Redis' own, 64 MB and twice, that is every 40 s at 2,000/s, and in the middle of a
 burst: a fork, and a copy of each page from which rows are taken meanwhile (docs/adr/0051)."""
 START_ATTEMPTS_MAX = 3
 """Attempts to start, each on another port: another process can take a free port first."""

@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     intake_slots: int = Field(1, gt=0, le=64)
     """Tasks of intake; each has a slot for itself, besides lanes x shards."""
     linger_ms: int = Field(1, ge=0, le=1_000)
-    """`linger.ms` of the delivering producer."""
+    """`linger.ms` of the delivering producer; longer while a burst leaves (docs/adr/0052)."""
     compile_twice: bool = False
     """With a local Spark: bursts leave faster, a start takes longer. With buckets always so."""
     spark_master: str = ""

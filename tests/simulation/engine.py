@@ -546,6 +546,7 @@ def in_place(simulation: Simulation) -> Iterator[None]:
         (takeover, "CrashLookup", SimulatedRecovery),
         *((module, "LOOK_UP_COUNT_MAX", 2) for module in (recovery, unsettled, takeover)),
         (queries, "start_lane", simulation.start_lane),
+        (queries, "linger_of", lambda *_, **__: None),
         (queries, "start_intake", simulation.start_intake),
         (arrived, "KafkaPartitions", lambda _options, topics: TopicReader(broker, topics)),
         (inbox_rows, "chunk", lambda read, ends: (read, ends)),

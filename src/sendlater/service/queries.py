@@ -21,10 +21,11 @@ from sendlater.redis_client import with_nodes
 from sendlater.service.sidecars import Sidecars
 from sendlater.service.supervision import Worker
 from sendlater.spark.delivery.arrived import LANDED_MS
+from sendlater.spark.delivery.burst_linger import BurstLinger
 from sendlater.spark.delivery.crash_lookup import CrashLookup
 from sendlater.spark.delivery.failed_batch import RecordByRecord
 from sendlater.spark.delivery.lane import Lane
-from sendlater.spark.delivery.lane_producer import close_producer
+from sendlater.spark.delivery.lane_producer import close_producer, linger_of
 from sendlater.spark.delivery.query import start_lane
 from sendlater.spark.delivery.targets import Targets
 from sendlater.spark.intake.query import start_intake
@@ -33,6 +34,7 @@ from sendlater.spark.intake.watermark import Watermark
 from sendlater.spark.journal.copy_inboxes import Copier
 from sendlater.spark.journal.horizon import Horizon
 from sendlater.spark.journal.rebuild import Filling
+from sendlater.spark.kafka_sink import producer_options
 from sendlater.store import Pending
 from sendlater.store.lease import Lease
 from sendlater.store.rebuild import hold
@@ -99,6 +101,8 @@ class Queries:
         self.pending = Pending.open(
             installation.redis_url, space=settings.space, shards=settings.shards
         )
+        linger_ms = int(producer_options(settings)["kafka.linger.ms"])
+        self._burst_linger = BurstLinger(self.pending.shards[0], linger_ms=linger_ms)
         self._sidecars = Sidecars(settings, self.pending, redis_url=installation.redis_url)
 
     @property
@@ -124,6 +128,7 @@ class Queries:
             if part is not None:
                 part.stop()
         self._targets = self._horizon = self._watermark = None
+        self._burst_linger.stop()
         for worker in self._workers:
             if worker.query is not None and worker.query.isActive:
                 worker.query.stop()
@@ -168,9 +173,13 @@ class Queries:
         if settings.on_kafka and not settings.spark_master:
             # A name that this process has not used yet: an emptied store begins anew with runs.
             worker.producer = f"{worker.name}-{self._checkpoint}"
-        return start_lane(
+        query = start_lane(
             spark, settings, lane=lane, checkpoint=checkpoint, producer=worker.producer
         )
+        if worker.producer:
+            linger = linger_of(spark, settings, of=worker.producer)
+            self._burst_linger.take(worker.name, linger)
+        return query
 
     def _end_producer(self, worker: Worker) -> None:
         """What the last run of a lane has not sent, it sends no more: else it might arrive after

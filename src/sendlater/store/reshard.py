@@ -31,7 +31,7 @@ AGAIN = "start the service and stop it gracefully, without new records meanwhile
 _KEYS = (
     *(b"due", b"record", b"seen", b"seen:topics", b"state", b"wake", b"targets", b"wanted"),
     *(b"changes", b"once", b"tally", b"recent", b"due:tags", b"limits", b"limits-from", b"batches"),
-    *(b"standby", b"handovers", b"asked", *HASHES, *SETS, *FIRST),
+    *(b"standby", b"handovers", b"asked", b"bursts", *HASHES, *SETS, *FIRST),
 )
 _FAMILIES = (b"due:tag:", b"limits:", b"batches:", b"batches-", b"lease", COPY)
 

@@ -21,7 +21,7 @@ from sendlater.store.batch import NOT_AHEAD, OVERTAKEN, Ahead, Batch, Claim
 from sendlater.store.codec import pack
 from sendlater.store.connection import Clients, answering
 from sendlater.store.scripts import script
-from sendlater.store.wakeup import Wake
+from sendlater.store.wakeup import Wake, wake_readers
 
 CLOSED = "closed"
 """The answer to an attempt at a batch that takes no more rows."""
@@ -36,7 +36,7 @@ class Shard:
         self.space, self.number, prefix = space, number, f"{{{space}:{number}}}:"
         names = ("due", "record", "seen", "state", "wake", "batches", "aside", "targets", "wanted")
         more = ("changes", "tally", "recent", "touched", "beyond", "overtaken", "surplus", "limits")
-        self.keys = {name: prefix + name for name in (*names, *more, "once", "asked")}
+        self.keys = {name: prefix + name for name in (*names, *more, "once", "asked", "bursts")}
 
     def beside(self, number: int) -> "Shard":
         """Another shard of the same store."""
@@ -295,8 +295,7 @@ class Shard:
 
     def ask(self) -> None:
         """Wake who looks topics up."""
-        with answering():
-            self.client.xadd(self.keys["asked"], {"for": "topics"}, maxlen=1, approximate=False)
+        wake_readers(self.client, self.keys["asked"])
 
     def asked(self) -> Wake:
         """A reader that wakes at `ask`; the caller must close it."""

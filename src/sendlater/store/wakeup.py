@@ -13,6 +13,12 @@ FOREVER = 0
 """XREAD's BLOCK without a time limit."""
 
 
+def wake_readers(client: Any, key: str) -> None:
+    """Wake whoever reads this stream, which has one entry. Raises StoreUnavailable."""
+    with answering():
+        client.xadd(key, {"at": "once"}, maxlen=1, approximate=False)
+
+
 class Wake:
     """One reader of a shard's wake stream, which gets an entry when something earlier is parked."""
 

@@ -3,9 +3,11 @@
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sendlater.clock import Clock
+from sendlater.errors import StoreUnavailable
 from sendlater.limits import (
     CLAIM_COUNT_MAX,
     PREFETCH_COUNT_MIN,
@@ -26,7 +28,7 @@ from sendlater.store.expiring import expire
 from sendlater.store.recurring import renew
 from sendlater.store.succession import shares
 from sendlater.store.waiting import Waiting, rates_of
-from sendlater.store.wakeup import Wake
+from sendlater.store.wakeup import Wake, wake_readers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +44,8 @@ HELD_PAUSE_MS = 20
 """Pause before a task tries again to claim what waits for intake."""
 PREFETCH_LOOK_MS = 100
 """How often a task that holds nothing looks whether there is something to prefetch."""
+TELL_BURST_MS = 100
+"""How often a task at most says that a burst leaves."""
 TOOK_WEIGHT = 0.25
 """Of the last claim in what a claim takes."""
 
@@ -71,7 +75,7 @@ class ShardTask:
         plain = not (lane.journals or lane.limits or self.spans)
         self.looks_ahead = plain and lane.prefetch_ms > 0
         """What is counted, planned or traced as it is claimed is not claimed ahead."""
-        self.look_ahead_ms = self.latest_ms = 0
+        self.look_ahead_ms = self.latest_ms = self.tell_burst_ms = 0
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Ends at the batch's end, when the batch is full, or when the service drains."""
@@ -268,6 +272,8 @@ class ShardTask:
     ) -> "Iterator[pa.RecordBatch]":
         from sendlater.spark.arrow_rows import filler
 
+        if len(ids) >= self.lane.claim_count:
+            self._tell_burst()
         yield leaving
         if self.lane.filler_rows:
             yield filler(self.lane.filler_rows, sent=True)
@@ -275,6 +281,14 @@ class ShardTask:
         pass_on()
         # After the yields, so that time spent waiting for a busy JVM counts as lateness.
         self.told.delivered(ids, due_ms, topics, waited_ms)
+
+    def _tell_burst(self) -> None:
+        """To the service: see `BurstLinger`. A full store takes no such word, but gives rows."""
+        if self.clock.now_ms() >= self.tell_burst_ms:
+            self.tell_burst_ms = self.clock.now_ms() + TELL_BURST_MS
+            first = self.shard.beside(0)
+            with suppress(StoreUnavailable):
+                wake_readers(first.client, first.keys["bursts"])
 
     def _recurring(self, got: Claim, kinds: Sequence[int]) -> tuple[Claim, list[bytes]] | None:
         """The claim with occurrences of what recurs, and its ids; None if nothing does."""

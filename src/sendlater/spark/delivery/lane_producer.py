@@ -4,7 +4,7 @@ own: what blocks one lane blocks no other, nor its next run.
 The executors of a cluster have pools of their own, which nobody here reaches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,9 @@ from pyspark.sql import SparkSession
 from sendlater.config import Settings
 from sendlater.spark.kafka_sink import producer_options
 from sendlater.spark.warm_up import scala_module
+
+LINGER_FIELD = "lingerMs"
+"""Of RecordAccumulator in Kafka's client."""
 
 _log = structlog.get_logger()
 
@@ -38,6 +41,29 @@ def close_producer(spark: SparkSession, settings: Settings, *, of: str) -> None:
             cached.producer().close(jvm.java.time.Duration.ZERO)
     except Exception as error:
         _log.warning("a lane's producer is not closed; it may still send", cause=str(error)[:500])
+
+
+def linger_of(spark: SparkSession, settings: Settings, *, of: str) -> Callable[[int], None] | None:
+    """What changes how long the producer `of` gathers records, in ms; None if it cannot be changed.
+
+    `linger.ms` is a setting of a new producer. But Kafka's client looks at its field for each batch
+    (RecordAccumulator.batchReady)."""
+    try:
+        with _acquired(spark, settings, of) as cached:
+            producer = cached.producer()
+            accumulator = _field(producer, "accumulator").get(producer)
+        linger = _field(accumulator, LINGER_FIELD)
+        linger.setInt(accumulator, linger.getInt(accumulator))
+    except Exception as error:  # Kafka's own affairs: a later version may keep them otherwise
+        _log.warning("a burst leaves in small batches, which cost more", cause=str(error)[:500])
+        return None
+    return lambda linger_ms: linger.setInt(accumulator, linger_ms)
+
+
+def _field(of: Any, name: str) -> Any:
+    field = of.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field
 
 
 @contextmanager

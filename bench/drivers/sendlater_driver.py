@@ -22,6 +22,9 @@ from sendlater.operations.arguments import Message
 PIECE_BYTES = 1 << 20
 POLL_S = 0.1
 READ_COUNT_MAX = 1_000
+FETCH_PAUSE_MS = 10
+"""For how long a client that holds 100,000 messages which nobody has read yet fetches no more. Its
+default is 1 s, in which it has given all of them away and stands still."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,7 +73,14 @@ def _from_kafka(
 ) -> Iterator[list[bytes | None]]:
     """Values of a topic, read as any consumer in Python does it."""
     options = client_options(scheduler.settings)
-    consumer = Consumer({**options, "group.id": name, "enable.auto.commit": False})
+    consumer = Consumer(
+        {
+            **options,
+            "group.id": name,
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": FETCH_PAUSE_MS,
+        }
+    )
     try:
         places = (TopicPartition(name, number, OFFSET_BEGINNING) for number in range(PARTITIONS))
         consumer.assign(list(places))

@@ -21,8 +21,8 @@ _KAFKA = {
 _ALL = {
     "service": "`sendlater serve` with no other settings",
     "sender": "the Python client: send_many of what is there, a null value to cancel",
-    "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits; its "
-    "garbage collector leaves alone what is imported",
+    "receiver": "a Kafka consumer in Python (embedded: of a Redis stream), without commits, "
+    "fetch.queue.backoff.ms 10; its garbage collector leaves alone what is imported",
 }
 ON_KAFKA_AND_REDIS = {**_KAFKA, **REDIS_SETTINGS, **_ALL}
 
@@ -103,7 +103,7 @@ SYSTEMS = (
             "service": "`sendlater serve` with compile_twice, see docs/production.md",
             "inbox": "one partition, as intake has one task; "
             'added_headers = "few": deliveries get an id and a due time',
-            "millions in one instant": "prefetch_ms 40000, idle_window_ms 60000, "
+            "millions in one instant": "prefetch_ms 60000, idle_window_ms 60000, "
             "prefetch_bytes_max 1 GiB, as docs/production.md has it",
             "shards": "1: with two lanes as many tasks as cores",
             "pauses": "poll_ms 1, linger_ms 0, as docs/production.md has it for what is least late",
@@ -113,7 +113,7 @@ SYSTEMS = (
         messages_max=MOST,
         SENDLATER_COMPILE_TWICE="true",
         SENDLATER_INBOXES='[{"topic": "schedules", "added_headers": "few"}]',
-        SENDLATER_PREFETCH_MS="40000",
+        SENDLATER_PREFETCH_MS="60000",
         SENDLATER_IDLE_WINDOW_MS="60000",
         SENDLATER_PREFETCH_BYTES_MAX=str(1024**3),
         SENDLATER_SHARDS="1",

@@ -421,3 +421,24 @@ def test_a_batch_begins_some_time_before_what_many_wait_for(here, monkeypatch, s
         assert at["end_ms"] <= many_ms + here.lane.window_ms
         began_ms.append(at["from_ms"])
     assert many_ms - min(began_ms) >= 4_000
+
+
+@pytest.mark.parametrize("many_s", range(2, 40))
+def test_both_lanes_have_the_time_to_prefetch_what_is_known_long_before(here, many_s):
+    """A batch that would end shortly before it ends sooner, so that the next one lasts until
+    then."""
+    many_ms = 10_000_000 + 1_000 * many_s
+    here.put(*(schedule(b"%d" % n, many_ms) for n in range(4)))
+    for lane in (0, 1):
+        reader = DueReader(replace(here.lane, lane=lane), clock=FixedClock(10_000_000))
+        at = {"batch": 10, "from_ms": 9_990_000, "end_ms": 9_999_900}
+        lengths_ms = []
+        while at["end_ms"] < many_ms:
+            reader._clock = FixedClock(max(at["end_ms"] + 100, 10_000_000))
+            at = reader.latestOffset(at, None)
+            lengths_ms.append(at["end_ms"] - at["from_ms"])
+        first_ms = 10_000_000
+        wanted_ms = here.lane.prefetch_ms - here.lane.window_ms
+        assert many_ms - at["from_ms"] >= min(wanted_ms, many_ms - first_ms)
+        # Only one is short, before it.
+        assert sum(one < here.lane.window_ms for one in lengths_ms) <= 1

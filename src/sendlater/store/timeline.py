@@ -59,6 +59,18 @@ def counts(pending: Pending, edges_ms: Sequence[int]) -> list[int]:
     return [high - low for low, high in pairwise(below)]
 
 
+def first_dense_ms(
+    pending: Pending, from_ms: int, to_ms: int, *, width_ms: int, least: int
+) -> int | None:
+    """The beginning of the first `width_ms` from `from_ms` on in which at least so many are due;
+    None if there are none until `to_ms`."""
+    if to_ms <= from_ms or counts(pending, (from_ms, to_ms + 1))[0] < least:
+        return None
+    edges_ms = range(from_ms, to_ms + width_ms, width_ms)
+    each = zip(edges_ms, counts(pending, edges_ms), strict=False)
+    return next((begin_ms for begin_ms, count in each if count >= least), None)
+
+
 def due_ms_of_share(pending: Pending, share: float) -> int | None:
     """By when about this share of what is pending is due; None when nothing is pending. What waits
     for a limit is due, and what is paused comes at no time: neither is counted."""

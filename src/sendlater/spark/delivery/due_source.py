@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sendlater.clock import Clock, SystemClock
-from sendlater.limits import LANES_MAX, PREFETCH_COUNT_MIN
+from sendlater.limits import LANES_MAX, PREFETCH_COUNT_MIN, PREFETCH_DENSE_MS
 from sendlater.spark.delivery.lane import (
     LEAD_MS,
     PAUSES_A_BATCH,
@@ -79,8 +79,10 @@ class DueReader(DataSourceStreamReader):
             length_ms=length_ms,
             lead_ms=lead_ms,
         )
-        if number > WARM_UP_BATCHES and lane.prefetch_ms and due >= PREFETCH_COUNT_MIN:
-            end_ms = self._later_ms(pending, self._batch(start), now_ms, end_ms, held_per_ms)
+        if number > WARM_UP_BATCHES and lane.prefetch_ms:
+            if due >= PREFETCH_COUNT_MIN:
+                end_ms = self._later_ms(pending, self._batch(start), now_ms, end_ms, held_per_ms)
+            end_ms = self._sooner_ms(pending, end_ms, now_ms + lead_ms)
         return {"batch": number, "from_ms": now_ms, "end_ms": end_ms}
 
     def _safe_ms(self, due: int, held_per_ms: float) -> int:
@@ -101,6 +103,20 @@ class DueReader(DataSourceStreamReader):
             if max(early / lane.lanes, held_per_ms * (end_ms - now_ms)) > RISK_COUNT:
                 break
             end_ms += lane.window_ms
+        return end_ms
+
+    def _sooner_ms(self, pending: "Pending", end_ms: int, least_ms: int) -> int:
+        """The end of a batch that is to end at `end_ms`, but not before `least_ms`: some windows
+        sooner, if many wait for an instant after it, so that the next batch, which may last until
+        then, has the time to prefetch them."""
+        from sendlater.store.timeline import first_dense_ms
+
+        lane = self.lane
+        ahead_ms = min(lane.prefetch_ms, lane.idle_window_ms - lane.window_ms)
+        dense = {"width_ms": PREFETCH_DENSE_MS, "least": PREFETCH_COUNT_MIN}
+        many_ms = first_dense_ms(pending, end_ms + 1, end_ms + ahead_ms, **dense)
+        while many_ms and end_ms - lane.window_ms >= max(least_ms, many_ms - ahead_ms):
+            end_ms -= lane.window_ms
         return end_ms
 
     def _batch(self, at: dict[str, int]) -> "Batch":

@@ -10,7 +10,7 @@ from servers import wait_until
 
 from sendlater.brokers.kafka_topics import KafkaTopics
 from sendlater.dialects import names
-from sendlater.spark.delivery.practice import CHUNK_ROWS, CHUNKS, SUFFIX
+from sendlater.spark.delivery.practice import CHUNK_ROWS, CHUNKS, ROUNDS, SUFFIX
 
 pytestmark = pytest.mark.story
 COUNT = 300
@@ -40,7 +40,9 @@ def test_a_delivery_has_what_tells_duplicates_and_a_crash_doubles_none(few, kafk
     topics = KafkaTopics({"bootstrap.servers": kafka})
     topic = few.another(until="is ready").environment["SENDLATER_SPACE"] + SUFFIX
     wait_until(
-        lambda: practised(topics, topic) == CHUNKS * CHUNK_ROWS, "it has practised", timeout_s=120
+        lambda: practised(topics, topic) == ROUNDS * CHUNKS * CHUNK_ROWS,
+        "it has practised",
+        timeout_s=120,
     )
     with Reader(kafka, few.target) as reader:
         ids = [few.ledger.send(now_ms() + SOON_MS + n) for n in range(COUNT)]

@@ -13,19 +13,23 @@ from sendlater.errors import BrokerUnavailable
 from sendlater.spark.arrow_rows import SENT_ARROW_SCHEMA
 from sendlater.spark.datasource.format import SENT_SCHEMA, SendLater
 from sendlater.spark.delivery import practice
-from sendlater.spark.delivery.practice import CHUNK_ROWS, CHUNKS, practise
+from sendlater.spark.delivery.practice import CHUNK_ROWS, CHUNKS, ROUNDS, practise
 
 OURS = {"retention.ms": "60000"}
 
 
 def told(topics: Any, monkeypatch: pytest.MonkeyPatch, *, ends: bool = False, **given: Any) -> Any:
-    """What it has delivered to, and the only line that it logs."""
-    sent, over = [], threading.Event()
-    monkeypatch.setattr(
-        practice, "_deliver", lambda _spark, _settings, topic, _at: sent.append(topic)
-    )
-    if ends:
-        over.set()
+    """What it has delivered to, and the only line that it logs. `ends`: the service, meanwhile."""
+    sent, over, made = [], threading.Event(), set()
+
+    def deliver(_spark: Any, _settings: Settings, topic: str, checkpoint: Path, *, of: str) -> None:
+        assert not {checkpoint, of} & made, "each round has a producer and a query of its own"
+        made.update((checkpoint, of))
+        sent.append(topic)
+        if ends:
+            over.set()
+
+    monkeypatch.setattr(practice, "_deliver", deliver)
     settings = Settings(space="s", **given)
     with capture_logs() as lines:
         practise(Mock(), settings, topics, checkpoint=Path(), over=over)
@@ -43,9 +47,9 @@ def topics(**config: str) -> Any:
 
 def test_it_makes_its_topic_with_a_short_retention(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = topics()
-    assert told(kafka, monkeypatch) == (["s-warm-up"], [("info", "")])
+    assert told(kafka, monkeypatch) == (["s-warm-up"] * ROUNDS, [("info", "")])
     kafka.create.assert_called_once_with("s-warm-up", partitions=4, config=OURS)
-    assert told(topics(retention_ms="60000"), monkeypatch)[0] == ["s-warm-up"]
+    assert told(topics(retention_ms="60000"), monkeypatch)[0] == ["s-warm-up"] * ROUNDS
 
 
 def test_nothing_goes_to_a_topic_that_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +67,16 @@ def test_without_a_topic_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(refused, monkeypatch) == ([], [("warning", "not authorised")])
 
 
-def test_a_service_that_ends_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = topics()
-    refused.create.side_effect = BrokerUnavailable("away")
-    assert told(refused, monkeypatch, ends=True) == ([], [])
+def test_a_service_that_ends_practises_no_more_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert told(topics(), monkeypatch, ends=True) == (["s-warm-up"], [])
+    kafka, over = topics(), threading.Event()
+    over.set()
+    kafka.create.side_effect = BrokerUnavailable("away")
+    with capture_logs() as lines:
+        practise(Mock(), Settings(space="s"), kafka, checkpoint=Path(), over=over)
+    assert lines == []
 
 
 def test_it_reads_many_records_in_the_columns_of_a_lane() -> None:
@@ -76,8 +86,12 @@ def test_it_reads_many_records_in_the_columns_of_a_lane() -> None:
     start, end = reader.initialOffset(), reader.latestOffset({}, None)  # type: ignore[call-arg]
     assert reader.partitions(start, start) == []
     [part] = reader.partitions(start, end)
-    count = 0
+    count, keys = 0, set()
     for batch in reader.read(part):
+        keys.update(batch.column("key").to_pylist())  # type: ignore[union-attr]
         assert batch.schema.equals(SENT_ARROW_SCHEMA)  # type: ignore[union-attr]
         count += batch.num_rows  # type: ignore[union-attr]
     assert count == CHUNKS * CHUNK_ROWS
+    assert None in keys, "a key that is none takes another way through a producer"
+    assert {len(key) % 4 for key in keys if key} == {0, 1, 2, 3}, "it hashes four bytes at once"
+    assert max(len(key) for key in keys if key) >= 30

@@ -82,7 +82,7 @@ class DueReader(DataSourceStreamReader):
         if number > WARM_UP_BATCHES and lane.prefetch_ms:
             if due >= PREFETCH_COUNT_MIN:
                 end_ms = self._later_ms(pending, self._batch(start), now_ms, end_ms, held_per_ms)
-            end_ms = self._sooner_ms(pending, end_ms, now_ms + lead_ms)
+            end_ms = self._sooner_ms(pending, end_ms, now_ms + lead_ms, held_per_ms)
         return {"batch": number, "from_ms": now_ms, "end_ms": end_ms}
 
     def _safe_ms(self, due: int, held_per_ms: float) -> int:
@@ -105,14 +105,15 @@ class DueReader(DataSourceStreamReader):
             end_ms += lane.window_ms
         return end_ms
 
-    def _sooner_ms(self, pending: "Pending", end_ms: int, least_ms: int) -> int:
+    def _sooner_ms(self, pending: "Pending", end_ms: int, least_ms: int, held_per_ms: float) -> int:
         """The end of a batch that is to end at `end_ms`, but not before `least_ms`: some windows
         sooner, if many wait for an instant after it, so that the next batch, which may last until
         then, has the time to prefetch them."""
         from sendlater.store.timeline import first_dense_ms
 
         lane = self.lane
-        ahead_ms = min(lane.prefetch_ms, lane.idle_window_ms - lane.window_ms)
+        longest_ms = min(lane.idle_window_ms, RISK_COUNT / max(held_per_ms, 1e-9))
+        ahead_ms = min(lane.prefetch_ms, round(longest_ms) - lane.window_ms)
         dense = {"width_ms": PREFETCH_DENSE_MS, "least": PREFETCH_COUNT_MIN}
         many_ms = first_dense_ms(pending, end_ms + 1, end_ms + ahead_ms, **dense)
         while many_ms and end_ms - lane.window_ms >= max(least_ms, many_ms - ahead_ms):

@@ -442,3 +442,15 @@ def test_both_lanes_have_the_time_to_prefetch_what_is_known_long_before(here, ma
         assert many_ms - at["from_ms"] >= min(wanted_ms, many_ms - first_ms)
         # Only one is short, before it.
         assert sum(one < here.lane.window_ms for one in lengths_ms) <= 1
+
+
+@pytest.mark.parametrize(("held_per_ms", "sooner_ms"), [(0, 2_000), (3, 2_000), (4, 0), (100, 0)])
+def test_beside_a_stream_a_batch_is_not_shorter_for_what_the_next_one_does_not_reach(
+    here, held_per_ms, sooner_ms
+):
+    """4 a millisecond allow a batch of 5 s, a window of which may be lost: what is due 2 s after
+    this one is too far for a next one that would begin a window sooner."""
+    here.put(*(schedule(b"%d" % n, 10_002_000) for n in range(4)))
+    reader = DueReader(here.lane, clock=FixedClock(9_990_000))
+    end_ms = reader._sooner_ms(here.pending, 10_000_000, 9_990_000, held_per_ms)
+    assert end_ms == 10_000_000 - sooner_ms
